@@ -1,0 +1,50 @@
+# FedMAP. `make help` lists what there is; every target sets up what it needs.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+SOURCES := common aggregator site_agent lab tests
+# One thread per process: results are the same bits everywhere, and tests run side by side instead.
+export OMP_NUM_THREADS := 1
+
+.PHONY: help demo test lint format bench proto clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "FedMAP needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## a federation of synthetic donor centres, with a results table and a picture
+	$(BIN)/fedmap-lab cohort interval --out out/demo/cohort --scale 0.25 --seed 7
+	$(BIN)/fedmap-lab simulate --plan lab/plans/interval.toml --data out/demo/cohort --out out/demo/study --rounds 20
+	@echo "Look at out/demo/study/convergence.png"
+
+test: $(READY) lint ## everything CI runs: lint, types, all tests
+	$(BIN)/pytest -n auto
+
+lint: $(READY) ## ruff and mypy --strict
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(READY) ## put the code into its one form
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
+	$(BIN)/python -m lab.bench
+
+proto: $(READY) ## generate code from the contract
+	@if compgen -G 'proto/fedmap/v1/*.proto' > /dev/null; then \
+	  $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. proto/fedmap/v1/*.proto; \
+	else echo "proto/ holds no contract yet: the services come with the next release"; fi
+
+clean: ## remove what make made, the virtual environment included
+	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The central service: coordinates rounds and estimates the prior. Imports `common` only."""

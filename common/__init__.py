@@ -1,0 +1,1 @@
+"""What more than one FedMAP service needs: the algorithm, study plans, models, data checks, metrics."""

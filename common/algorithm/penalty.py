@@ -1,0 +1,75 @@
+"""The penalty R(θ; μ, ψ) = f_ψ(θ, μ) + α‖θ−μ‖² + ε(‖θ‖² + ‖μ‖²), and its gradient in θ.
+
+`AnchoredPenalty` is R for one round: μ and ψ fixed, everything that depends on them alone computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from common.algorithm.convex_network import ConvexNetwork, Psi
+from common.algorithm.parameters import ParameterSpec
+from common.algorithm.settings import PriorSettings
+
+
+@dataclass(frozen=True)
+class ConvexPart:
+    """f_ψ(·, μ) for one round."""
+
+    network: ConvexNetwork
+    psi: Psi
+    anchor: Tensor  # (T, h₁): the first layer's share of μ
+
+
+@dataclass(frozen=True)
+class AnchoredPenalty:
+    """R(·; μ, ψ) for S sites at once."""
+
+    settings: PriorSettings
+    mu: Tensor  # (d,)
+    mu_square: Tensor  # ‖μ‖²
+    convex: ConvexPart | None  # None: the quadratic prior alone
+
+    def convex_value(self, theta: Tensor) -> Tensor:
+        """f_ψ(θ, μ) alone, (S,)."""
+        if self.convex is None:
+            return theta.new_zeros(theta.shape[0])
+        return self.convex.network.value(self.convex.psi, self.convex.anchor, theta)
+
+    def value(self, theta: Tensor) -> Tensor:
+        """R for each site: (S, d) → (S,). Differentiable."""
+        quadratic = self.settings.alpha * (theta - self.mu).square().sum(-1)
+        shrinkage = self.settings.epsilon * (theta.square().sum(-1) + self.mu_square)
+        return self.convex_value(theta) + quadratic + shrinkage
+
+    def plain_value(self, theta: Tensor) -> Tensor:
+        """R with nothing cached, straight from the formula: what autograd differentiates as a reference."""
+        if self.convex is None:
+            return self.value(theta)
+        network, psi = self.convex.network, self.convex.psi
+        fresh = replace(self, convex=replace(self.convex, anchor=network.anchor(psi, self.mu)))
+        return fresh.value(theta)
+
+    def gradient(self, theta: Tensor) -> Tensor:
+        """∂R/∂θ in closed form, (S, d)."""
+        alpha, epsilon = self.settings.alpha, self.settings.epsilon
+        if self.convex is None:
+            grad = torch.zeros_like(theta)
+        else:
+            grad = self.convex.network.theta_gradient(self.convex.psi, self.convex.anchor, theta)
+        return grad.add_(theta, alpha=2 * (alpha + epsilon)).add_(self.mu, alpha=-2 * alpha)
+
+
+def anchored_penalty(
+    model: ParameterSpec, settings: PriorSettings, mu: Tensor, psi: Tensor
+) -> AnchoredPenalty:
+    """Prepare R for a round under the prior γ = (μ, ψ)."""
+    convex = None
+    if settings.convex:
+        network = ConvexNetwork(model, settings)
+        views = network.psi(psi)
+        convex = ConvexPart(network, views, network.anchor(views, mu))
+    return AnchoredPenalty(settings, mu, mu.square().sum(), convex)

@@ -1,0 +1,40 @@
+"""The prior γ = (μ, ψ) and where it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.algorithm.convex_network import ConvexNetwork
+from common.algorithm.layers import Buffers
+from common.algorithm.network import Network
+from common.algorithm.seeding import derive_seed, numpy_stream
+from common.algorithm.settings import PriorSettings
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A global model with the parameters of the learned penalty. Immutable: a round makes a new one."""
+
+    mu: Tensor  # (d,)
+    buffers: Buffers  # pooled batch-norm statistics, so that μ can predict by itself
+    psi: Tensor  # (p,); empty where the prior is quadratic only
+
+
+def draw_initial_site(sites: tuple[str, ...], seed: int) -> str:
+    """The site j whose fresh model becomes μ⁰ and every θ_k⁰. Does not depend on the order of `sites`."""
+    ordered = sorted(sites)
+    return ordered[int(numpy_stream(derive_seed(seed, "initial-site")).integers(len(ordered)))]
+
+
+def initial_parameters(network: Network, seed: int, site: str) -> Tensor:
+    """The fresh model that site j provides."""
+    return network.initialise(derive_seed(seed, "initial-model", site))
+
+
+def initial_prior(network: Network, settings: PriorSettings, theta: Tensor) -> Prior:
+    """γ⁰ from the parameters of site j and a fresh ψ."""
+    psi = ConvexNetwork(network.spec, settings).initialise() if settings.convex else torch.zeros(0)
+    return Prior(theta.clone(), network.initial_buffers(), psi)

@@ -1,0 +1,33 @@
+"""Dropping rows by rule, with the reason and the count on record. Which rows is for the caller to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from common.data.columns import Mask
+from common.data.site_dataset import Exclusion
+
+
+@dataclass(frozen=True)
+class RuledRows:
+    """The rows a rule set has left, what it dropped, and why it could not judge."""
+
+    frame: pd.DataFrame
+    exclusions: tuple[Exclusion, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def drop_rows(frame: pd.DataFrame, rules: tuple[tuple[str, Mask], ...]) -> RuledRows:
+    """Drops what any rule marks; a row that several mark counts under the first."""
+    kept = np.ones(len(frame), dtype=np.bool_)
+    exclusions: list[Exclusion] = []
+    for reason, marked in rules:
+        dropped = int((kept & marked).sum())
+        if dropped:
+            exclusions.append(Exclusion(reason, dropped))
+        kept &= ~marked
+    left = frame if kept.all() else frame.loc[kept].reset_index(drop=True)
+    return RuledRows(left, tuple(exclusions))

@@ -1,0 +1,33 @@
+"""How well a model predicts: named metrics, each measured or skipped with a reason.
+
+Only the light half is re-exported here (names and result types), so that a study plan can be checked
+without loading scikit-learn. What measures is imported by its own name:
+
+    common.metrics.classification   binary and multiclass predictions
+    common.metrics.survival         log-hazards and risks over time
+    common.metrics.thresholds       the cut of a binary prediction
+"""
+
+from common.metrics.names import (
+    METRICS,
+    TaskKind,
+    higher_is_better,
+    metric_label,
+    metric_names,
+    primary_metric_names,
+    shortfall,
+)
+from common.metrics.results import Metric, MetricResult, SkippedMetric
+
+__all__ = [
+    "METRICS",
+    "Metric",
+    "MetricResult",
+    "SkippedMetric",
+    "TaskKind",
+    "higher_is_better",
+    "metric_label",
+    "metric_names",
+    "primary_metric_names",
+    "shortfall",
+]

@@ -1,0 +1,85 @@
+"""Where a binary probability becomes a yes: the plan's threshold rule applied to validation data.
+
+Meant for the validation part, never the test part. Where a rule has no answer, 0.5 is kept and the note says
+why; a caller shows or records the note.
+
+A chosen threshold is the predicted probability of one validation row, as on any ROC curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from sklearn.metrics import roc_curve
+
+from common.errors import TrainingError
+from common.metrics.inputs import AnyArray, Classes, Floats, checked_probabilities, class_indices
+from common.metrics.results import row_count
+
+ThresholdRule = Literal["fixed", "youden", "sensitivity"]
+
+_DEFAULT = 0.5
+_ROUNDING = 1e-12
+"""Two thresholds whose indices differ by no more than this are equally good."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A probability at or above `value` counts as positive; `note` says why a rule was not applied."""
+
+    value: float
+    note: str | None = None
+
+
+def choose_threshold(
+    rule: ThresholdRule, value: float | None, probabilities: AnyArray, target: AnyArray
+) -> Threshold:
+    """Apply a rule to probabilities (rows,) and 0/1 outcomes (rows,).
+
+    fixed        `value` itself; the data are not looked at
+    youden       the threshold of highest sensitivity + specificity; of equals, the highest
+    sensitivity  the highest threshold whose sensitivity is at least `value`
+    """
+    if rule == "fixed":
+        return Threshold(_share(rule, value))
+    wanted = _share(rule, value) if rule == "sensitivity" else None
+    outcome = class_indices(target, 2)
+    scores = checked_probabilities(probabilities, "probabilities", outcome.shape)
+    if not outcome.size:
+        return _kept("no validation rows")
+    if np.unique(outcome).size < 2:
+        return _kept(f"one class only among {row_count(outcome.size, 'validation')}")
+    if wanted is None:
+        return _youden(scores, outcome)
+    return _at_sensitivity(scores, outcome, wanted)
+
+
+def _youden(scores: Floats, outcome: Classes) -> Threshold:
+    false_positive, sensitivity, cuts = roc_curve(outcome, scores)
+    index = sensitivity - false_positive
+    if index.max() <= _ROUNDING:  # also where all scores are equal
+        return _kept(f"no threshold does better than chance among {row_count(outcome.size, 'validation')}")
+    best = int(np.argmax(index >= index.max() - _ROUNDING))  # cuts fall, so the first is the highest
+    return Threshold(float(cuts[best]))
+
+
+def _at_sensitivity(scores: Floats, outcome: Classes, wanted: float) -> Threshold:
+    _, sensitivity, cuts = roc_curve(outcome, scores, drop_intermediate=False)
+    first = int(np.argmax(sensitivity >= wanted))  # cuts fall, so the first is the highest
+    return Threshold(float(cuts[first]))
+
+
+def _kept(why: str) -> Threshold:
+    return Threshold(_DEFAULT, f"threshold {_DEFAULT} kept: {why}")
+
+
+def _share(rule: ThresholdRule, value: float | None) -> float:
+    lowest = 0.0 if rule == "fixed" else np.finfo(np.float64).tiny
+    if value is None or not lowest <= value <= 1.0:
+        raise TrainingError(
+            f"the threshold rule {rule} has no value between 0 and 1",
+            hint=f'write threshold = {{ rule = "{rule}", value = ... }} in the plan\'s [task] section',
+        )
+    return float(value)

@@ -1,0 +1,70 @@
+"""`StudyPlan`: the whole plan as one frozen value with a digest. How it is read from TOML is in `reading`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Self
+
+from pydantic import model_validator
+
+from common.algorithm.settings import AggregationSettings, PriorSettings, TrainingSettings
+from common.errors import PlanError
+from common.plan.contradictions import Draft, contradictions
+from common.plan.features import Feature
+from common.plan.sections import (
+    DataSection,
+    LimitsSection,
+    ModelSection,
+    RoundsSection,
+    ScalingSection,
+    Section,
+    SplitSection,
+    StudySection,
+    TaskSection,
+)
+
+
+class StudyPlan(Section):
+    """Everything a study fixes beforehand. One that contradicts itself cannot be made."""
+
+    study: StudySection
+    task: TaskSection
+    features: tuple[Feature, ...]
+    model: ModelSection
+    data: DataSection = DataSection()
+    split: SplitSection = SplitSection()
+    training: TrainingSettings = TrainingSettings()
+    prior: PriorSettings = PriorSettings()
+    aggregation: AggregationSettings = AggregationSettings()
+    rounds: RoundsSection = RoundsSection()
+    limits: LimitsSection = LimitsSection()
+    scaling: ScalingSection = ScalingSection()
+
+    @model_validator(mode="after")
+    def _must_not_contradict_itself(self) -> Self:
+        draft = Draft(
+            task=self.task,
+            data=self.data,
+            split=self.split,
+            model=self.model,
+            features=tuple(enumerate(self.features)),
+            all_features_read=True,
+        )
+        faults = contradictions(draft)
+        if faults:
+            raise PlanError(
+                self.study.name,
+                tuple(str(fault) for fault in faults),
+                hint="Change one side of each contradiction.",
+            )
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over a canonical form: equal for plans that say the same, however they are laid out.
+
+        Computed anew each time, so that a copy with other values never keeps an old digest.
+        """
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The researcher's bench: cohorts, the simulator and its baselines. Imports `common` only."""

@@ -1,0 +1,184 @@
+"""`fedmap-lab`: make or import a cohort, simulate a study on it.
+
+Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 130 interrupted.
+Commands import what is heavy (torch, scikit-learn, matplotlib) themselves, so that --help and a faulty plan
+answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from common.errors import FedmapError
+from common.metrics import SkippedMetric, metric_label
+from common.plan import load_plan
+
+if TYPE_CHECKING:
+    from lab.results import SummaryRow
+    from lab.simulation import Study
+
+app = typer.Typer(
+    help="The researcher's bench: cohorts and whole federations on one machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+say = Console(stderr=True)
+answer = Console()
+
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command("import")
+def import_command(
+    name: Annotated[Literal["uci-heart", "tcga-brca", "eicu"], typer.Argument(help="Which public data set.")],
+    source: Annotated[Path, typer.Option(help="Folder with the files as published.")],
+    out: Annotated[Path, typer.Option(help="Cohort directory to make.")],
+    by: Annotated[Literal["region", "hospital"], typer.Option(help="eicu: what a site is.")] = "region",
+    as_json: Json = False,
+) -> None:
+    """Turn public files into a cohort directory. docs/eicu-loader.md has the eICU rules."""
+    from lab.public_data import import_eicu, import_tcga_brca, import_uci_heart
+
+    if name == "uci-heart":
+        summary = import_uci_heart(source, out)
+    elif name == "tcga-brca":
+        summary = import_tcga_brca(source, out)
+    else:
+        summary = import_eicu(source, out, by)
+    if as_json:
+        sites = [{"site": s.site, "tier": s.tier, "region": s.region, "rows": s.rows} for s in summary.sites]
+        answer.print_json(json.dumps({"out": str(out), "rows": summary.rows, "sites": sites}))
+        return
+    table = Table(title=f"{name}: {summary.rows} rows at {len(summary.sites)} sites", title_justify="left")
+    for column in ("site", "tier", "region", "rows"):
+        table.add_column(column)
+    for site in summary.sites:
+        table.add_row(site.site, str(site.tier), site.region, str(site.rows))
+    answer.print(table)
+    for exclusion in summary.exclusions:
+        say.print(f"left out: {exclusion.rows} rows, {exclusion.reason}", highlight=False)
+    for note in summary.notes:
+        say.print(note, highlight=False)
+
+
+@app.command("simulate")
+def simulate_command(
+    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")],
+    data: Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")],
+    out: Annotated[Path, typer.Option(help="Where the results go.")],
+    engine: Annotated[
+        Literal["loop", "vectorised"], typer.Option(help="vectorised trains all sites at once.")
+    ] = "vectorised",
+    method: Annotated[Literal["fedmap", "fedavg", "individual"], typer.Option()] = "fedmap",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Run a whole study in this process: T1 trains, T2 fine-tunes, T3 predicts."""
+    study_plan = load_plan(plan)
+    from lab.engines import make_engine
+    from lab.federation import load_federation
+    from lab.figures import draw_convergence
+    from lab.methods import METHODS
+    from lab.results import write_study
+    from lab.simulation import simulate
+
+    total = rounds or study_plan.rounds.count
+    with _bar() as progress:
+        loading = progress.add_task("loading sites", total=None)
+        federation = load_federation(
+            study_plan, data, lambda done, of: progress.update(loading, completed=done, total=of)
+        )
+        training = progress.add_task(f"{method}, {len(federation.tier(1))} T1 sites", total=total)
+        study = simulate(
+            federation,
+            METHODS[method](),
+            make_engine(engine),
+            total,
+            seed,
+            lambda number: progress.update(training, completed=number),
+        )
+        progress.update(training, completed=total)
+    write_study(study, out, method, engine, total, seed)
+    draw_convergence(study, out / "convergence.png")
+    if as_json:
+        answer.print_json((out / "summary.json").read_text())
+        return
+    _show_exclusions(study)
+    answer.print(_summary_table(study))
+    answer.print(f"Results, models and convergence.png are in [bold]{out}[/bold]")
+
+
+def main() -> None:
+    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    try:
+        app(standalone_mode=True)
+    except FedmapError as error:
+        say.print(f"[bold red]error[/bold red] ({error.code}): ", end="")
+        say.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say.print("interrupted")
+        sys.exit(130)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=say,
+        disable=not say.is_terminal,
+    )
+
+
+def _show_exclusions(study: Study) -> None:
+    for site in study.federation.excluded:
+        say.print(f"[yellow]excluded[/yellow] {site.name}: {'; '.join(site.problems)}", highlight=False)
+    for failure in study.failed:
+        say.print(f"[yellow]failed[/yellow] round {failure.round}, {failure.site}: {failure.reason}")
+    metric = study.federation.plan.task.metric
+    for s in study.scores:
+        if isinstance(s.result, SkippedMetric) and s.result.name == metric:
+            say.print(f"[yellow]not scored[/yellow] {s.site} ({s.model}): {s.result.reason}", highlight=False)
+
+
+def _summary_table(study: Study) -> Table:
+    """Median and quartiles over sites; the plan's metric first and bold."""
+    metric = study.federation.plan.task.metric
+    table = Table(title=study.federation.plan.study.title, title_justify="left")
+    for column in ("tier", "model", "metric", "sites", "median", "quartiles"):
+        table.add_column(column, justify="right" if column in ("sites", "median") else "left")
+    from lab.results import summarise
+
+    rows = summarise(study.scores)
+    for tier in (1, 2, 3):
+        here = sorted((row for row in rows if row.tier == tier), key=lambda row: row.metric != metric)
+        for row in here:
+            table.add_row(*_cells(row), style="bold" if row.metric == metric else None)
+        table.add_section()
+    return table
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    label = metric_label(row.metric)
+    if not row.sites:
+        return (f"T{row.tier}", row.model, label, "0", "-", f"{row.skipped} site(s) skipped, see skipped.csv")
+    spread = f"{row.lower_quartile:.3f} to {row.upper_quartile:.3f}" if row.sites > 1 else "-"
+    note = f" ({row.skipped} skipped)" if row.skipped else ""
+    return (f"T{row.tier}", row.model, label, str(row.sites), f"{row.median:.3f}", spread + note)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Primary-care cohort shaped like CPRD: landmark rows, ten-year cardiovascular risk, one file per practice.
+
+Known structure: log hazard = practice intercept + shared risk function + the practice's own deviation. The
+shared function is nonlinear (risk factors lose force with age, thresholds, sexes differ) and takes many
+practices to learn; a practice's deviation is a combination of four plain directions, shared in part by its
+region. A patient's rows come from one history: an event ends it, later landmarks are flagged.
+
+It writes no files; excluded rows (earlier CVD or death, no follow-up) are made on purpose, for the loader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from lab.cohorts.site_plan import FloatArray, PlannedSite, PlanSettings, Region, TierSizes
+from lab.cohorts.site_table import SiteTable
+
+PLAN = PlanSettings(
+    prefix="practice",
+    stream=1,
+    tiers=(
+        TierSizes(tier=1, sites=185, mean=3276, sd=1192, least=2001, most=None),
+        TierSizes(tier=2, sites=188, mean=1265, sd=433, least=500, most=2000),
+        TierSizes(tier=3, sites=16, mean=308, sd=159, least=40, most=499),
+    ),
+    regions=(
+        Region("North East", 0.03),
+        Region("North West", 0.14),
+        Region("Yorkshire and The Humber", 0.05),
+        Region("East Midlands", 0.05),
+        Region("West Midlands", 0.12),
+        Region("East of England", 0.11),
+        Region("London", 0.16),
+        Region("South East", 0.20),
+        Region("South West", 0.14),
+    ),
+    covariates=4,
+    risk=4,
+    region_share=0.4,
+    rate_on_case_mix=0.5,
+)
+FEATURES = ("sex", "smoking_status", "bp_med", "diabetes_diag", "sbp", "tchol", "hdl", "landmark_age")
+HORIZON = 10.0
+STEP = 5.0
+"""Years between landmarks."""
+LANDMARKS = 3
+DEVIATION = (0.33, 0.32, 0.32, 0.24)
+"""SD over practices of each direction's coefficient."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Risk factors as measured: years, 0/1, mmHg, mmol/l."""
+
+    age: FloatArray
+    male: FloatArray
+    smoker: FloatArray
+    treated: FloatArray
+    diabetes: FloatArray
+    sbp: FloatArray
+    tchol: FloatArray
+    hdl: FloatArray
+
+
+class Covariates(Measurements):
+    """The same in the units of the risk function: 0/1, the others near mean 0 and SD 1."""
+
+
+def shared_log_hazard(x: Covariates) -> FloatArray:
+    """What all practices have in common."""
+    ratio = np.tanh(x.tchol - x.hdl)  # saturates: the highest ratios are the treated ones
+    pressure = np.logaddexp(0.0, 3.0 * (x.sbp - 0.4)) / 3.0  # counts above some 140 mmHg only
+    old = special.expit(4.0 * (x.age - 0.2))  # the risk factors of middle age lose their force after 60
+    return np.asarray(
+        0.90 * x.age
+        + x.male * (0.85 - 0.90 * old)
+        + x.smoker * (1.00 - 1.00 * old)
+        + x.diabetes * (1.00 - 0.50 * old - 0.60 * x.male)
+        + pressure * (0.85 - 0.95 * x.treated)
+        + 0.20 * x.treated
+        + ratio * (0.75 - 1.10 * old)
+        + 0.30 * old * (np.square(x.sbp) - 1.0)  # in the old, low pressure is a bad sign too
+        + 0.25 * (1 - x.male) * np.square(np.minimum(x.hdl, 2.0))  # so is very high HDL in women
+    )
+
+
+def practice_deviation(x: Covariates, risk: tuple[float, ...]) -> FloatArray:
+    """What is the practice's own: treatment of pressure, of lipids, deprivation, and care of the old."""
+    directions = (
+        x.sbp - 1.1 * (x.treated - 0.3),
+        0.8 * x.tchol + 0.6 * x.hdl,
+        1.6 * (x.smoker - 0.2) - 0.7 * (x.male - 0.5),
+        0.8 * x.age - 1.2 * (x.diabetes - 0.1),
+    )
+    total = np.zeros_like(x.age)
+    for coordinate, size, direction in zip(risk, DEVIATION, directions, strict=True):
+        total = total + coordinate * size * direction
+    return total
+
+
+def make_site(site: PlannedSite) -> SiteTable:
+    """One practice: exactly `site.rows` usable rows and, among them, the excluded ones."""
+    rng = site.rng()
+    patients = int(site.rows * 1.02) + 20  # nearly every patient has a usable first landmark
+    measured = _draw_measurements(site, patients, rng)
+    x = standardise(measured)
+    log_hazard = shared_log_hazard(x) + practice_deviation(x, site.risk)
+    return _table(site, measured, log_hazard, _follow(site, measured, log_hazard, rng))
+
+
+@dataclass(frozen=True)
+class _FollowUp:
+    """Per patient and landmark: is there a row, and what became of the patient after it."""
+
+    listed: NDArray[np.bool_]
+    end_time: FloatArray
+    event: NDArray[np.bool_]
+    cvd_before: NDArray[np.bool_]
+    death_before: NDArray[np.bool_]
+
+
+def standardise(measured: Measurements) -> Covariates:
+    """The fixed units of the risk function: no site's data enter them."""
+    return Covariates(
+        age=(measured.age - 60) / 10,
+        male=measured.male,
+        smoker=measured.smoker,
+        treated=measured.treated,
+        diabetes=measured.diabetes,
+        sbp=(measured.sbp - 135) / 16,
+        tchol=measured.tchol - 5.3,
+        hdl=(measured.hdl - 1.45) / 0.37,
+    )
+
+
+def _draw_measurements(site: PlannedSite, patients: int, rng: np.random.Generator) -> Measurements:
+    """Risk factors at each landmark of each patient: arrays of (patients, landmarks)."""
+    deprivation, prescribing, lipids, women = site.covariates
+    shape = (patients, LANDMARKS)
+    first = 57.5 + 4.3 * site.case_mix + 9.0 * rng.standard_normal((patients, 1))
+    age = np.clip(np.floor(first / STEP) * STEP, 40, 85) + STEP * np.arange(LANDMARKS)
+    years = (age - 60) / 10
+    person = rng.standard_normal((4, patients, 1))
+    male = np.broadcast_to(rng.random((patients, 1)) < 0.48 - 0.03 * women, shape).astype(np.float64)
+    smokes = special.expit(-1.3 + 0.35 * deprivation - 0.25 * years[:, :1] + 0.2 * male[:, :1])
+    smoker = np.broadcast_to(rng.random((patients, 1)) < smokes, shape).astype(np.float64)
+    diabetes = person[0] < -1.45 + 0.18 * deprivation + 0.18 * years + 0.10 * male
+    treated = 0.8 * person[1] - 0.2 * person[0] > 0.65 - 0.22 * prescribing - 0.30 * years
+    sbp = 131 + 4.5 * years + 2 * male + 1.5 * prescribing + 3 * treated
+    sbp = sbp + 12 * person[1] + 8 * rng.standard_normal(shape)
+    tchol = 5.45 - 0.12 * years - 0.30 * diabetes - 0.15 * male + 0.12 * lipids
+    tchol = tchol + 0.85 * person[2] + 0.50 * rng.standard_normal(shape)
+    hdl = 1.55 - 0.25 * male - 0.12 * diabetes - 0.05 * smoker - 0.04 * deprivation
+    hdl = hdl * np.exp(0.20 * person[3] + 0.10 * rng.standard_normal(shape))
+    return Measurements(
+        age=age,
+        male=male,
+        smoker=smoker,
+        treated=treated.astype(np.float64),
+        diabetes=diabetes.astype(np.float64),
+        sbp=np.clip(np.round(sbp), 75, 240),
+        tchol=np.clip(np.round(tchol, 1), 1.8, 12.0),
+        hdl=np.clip(np.round(hdl, 2), 0.4, 4.0),
+    )
+
+
+def _follow(
+    site: PlannedSite, measured: Measurements, log_hazard: FloatArray, rng: np.random.Generator
+) -> _FollowUp:
+    """One history per patient: hazards add up from landmark to landmark until the event or the end."""
+    patients = len(log_hazard)
+    starts = STEP * np.arange(LANDMARKS)  # years since the first landmark
+    registered = 15.5 * rng.beta(2.8, 0.9, (patients, 1))
+    registered[rng.random(patients) < 0.004] = 0.0  # left on the day of the landmark
+    death = rng.exponential(150 * np.exp(-0.7 * (measured.age[:, :1] - 60) / 10))
+    leaves = np.minimum(registered, death)
+    complete = rng.choice(
+        LANDMARKS, size=(patients, 1), p=[0.45, 0.40, 0.15]
+    )  # last full set of measurements
+    listed = (np.arange(LANDMARKS) <= complete) & (starts <= registered) & (measured.age <= 85)
+
+    hazard = np.exp(log_hazard)
+    at_start = np.cumsum(hazard * STEP, axis=1) - hazard * STEP  # hazard gathered before each landmark
+    threshold = rng.exponential(size=(patients, 1))
+    at_end = _gathered(at_start, hazard, np.minimum(starts + HORIZON, leaves))
+    with np.errstate(divide="ignore"):
+        enters, falls = threshold / at_start, threshold / at_end
+    baseline = _baseline(enters, falls, listed & (leaves > starts), event_share(site.rate))
+
+    event_time = _time_of(at_start, hazard, threshold / baseline)
+    cvd = event_time <= leaves
+    cvd_before = cvd & (event_time <= starts)
+    death_before = (death <= np.minimum(starts, registered)) & ~cvd_before
+    closed = cvd_before | death_before
+    listed &= np.cumsum(closed, axis=1) <= 1  # a closed history shows once more, then no longer
+    end_time = np.where(closed, 0.0, np.maximum(np.minimum(event_time, leaves) - starts, 0.0))
+    return _FollowUp(
+        listed=listed,
+        end_time=np.where(end_time > 0, np.maximum(np.round(end_time, 3), 0.001), 0.0),
+        event=cvd & ~closed,
+        cvd_before=cvd_before,
+        death_before=death_before,
+    )
+
+
+def event_share(rate: float) -> float:
+    """Share of rows with an event within ten years: lognormal over practices, 0.14 ± 0.05."""
+    mean, sd = 0.14, 0.05
+    spread = np.sqrt(np.log1p((sd / mean) ** 2))
+    return float(mean * np.exp(spread * rate - spread**2 / 2))
+
+
+def _gathered(at_start: FloatArray, hazard: FloatArray, until: FloatArray) -> FloatArray:
+    """Hazard gathered since the first landmark until the given times (patients, any)."""
+    total = np.zeros_like(until)
+    for j in range(LANDMARKS):
+        longest = STEP if j < LANDMARKS - 1 else np.inf
+        total += hazard[:, j : j + 1] * np.clip(until - j * STEP, 0.0, longest)
+    return total
+
+
+def _time_of(at_start: FloatArray, hazard: FloatArray, gathered: FloatArray) -> FloatArray:
+    """When a patient has gathered that much hazard, in years since the first landmark: (patients, 1)."""
+    j = (gathered >= at_start).sum(axis=1, keepdims=True) - 1
+    rest = gathered - np.take_along_axis(at_start, j, axis=1)
+    return np.asarray(j * STEP + rest / np.take_along_axis(hazard, j, axis=1))
+
+
+def _baseline(enters: FloatArray, falls: FloatArray, rows: NDArray[np.bool_], share: float) -> float:
+    """The factor on all hazards at which the wanted share of the rows at risk has its event in time."""
+    enters, falls = enters[rows], falls[rows]
+
+    def surplus(log_factor: float) -> float:
+        at_risk = enters > np.exp(log_factor)
+        return float((at_risk & (falls <= np.exp(log_factor))).sum() - share * at_risk.sum())
+
+    return float(np.exp(optimize.bisect(surplus, -15.0, 3.0, xtol=1e-6)))
+
+
+def _table(site: PlannedSite, measured: Measurements, log_hazard: FloatArray, follow: _FollowUp) -> SiteTable:
+    """The practice's file: landmark rows in the order of the patients, up to the last usable row wanted."""
+    usable = follow.listed & ~follow.cvd_before & ~follow.death_before & (follow.end_time > 0)
+    last = np.flatnonzero(usable)[site.rows - 1]
+    rows = np.flatnonzero(follow.listed)
+    rows = rows[rows <= last]
+
+    def column(values: FloatArray | NDArray[np.bool_]) -> FloatArray:
+        return np.asarray(values.ravel()[rows], dtype=np.float64)
+
+    pracid = 20_000 + site.number
+    frame = pd.DataFrame(
+        {
+            "pracid": np.full(len(rows), pracid),
+            "patid": pracid * 100_000 + rows // LANDMARKS + 1,
+            "sex": np.where(column(measured.male) > 0, "M", "F"),
+            "smoking_status": column(measured.smoker).astype(np.int8),
+            "bp_med": column(measured.treated).astype(np.int8),
+            "diabetes_diag": column(measured.diabetes).astype(np.int8),
+            "sbp": column(measured.sbp),
+            "tchol": column(measured.tchol),
+            "hdl": column(measured.hdl),
+            "landmark_age": column(measured.age).astype(np.int16),
+            "end_time": column(follow.end_time),
+            "event": column(follow.event).astype(np.int8),
+            "cvd_before_landmark": column(follow.cvd_before).astype(np.int8),
+            "death_before_landmark": column(follow.death_before).astype(np.int8),
+        }
+    )
+    kept = usable.ravel()[rows]
+    candidates = frame.loc[kept, list(FEATURES)].assign(sex=column(measured.male)[kept])
+    return SiteTable(
+        site=site,
+        frame=frame,
+        usable=kept,
+        candidates=candidates.astype(np.float32),
+        positive=np.asarray((frame["event"] == 1) & (frame["end_time"] <= HORIZON))[kept],
+        risk=column(log_hazard)[kept],
+    )

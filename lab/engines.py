@@ -1,0 +1,88 @@
+"""Two ways to run the sites' half of a round, with the same result.
+
+`loop` fits one site after another, exactly as the services do. `vectorised` fits many sites at once in
+batched tensor operations, blocks of sites of similar size side by side on the machine's cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+
+from common.algorithm.fitting import FailedFit, LocalFit, Model, SiteTask, fit_sites
+from common.algorithm.prior import Prior
+from common.algorithm.settings import FedmapSettings
+
+EngineName = Literal["loop", "vectorised"]
+BLOCK_PARAMETERS = 48 * 4096  # parameters of the sites in one block: their activations still fit the cache
+Fits = list[LocalFit | FailedFit]
+
+
+class Engine(Protocol):
+    """Fits every task as if alone; `penalised=False` leaves the prior out."""
+
+    def fit(
+        self,
+        model: Model,
+        settings: FedmapSettings,
+        prior: Prior,
+        tasks: Sequence[SiteTask],
+        penalised: bool = True,
+    ) -> Fits: ...
+
+
+class LoopEngine:
+    def fit(
+        self,
+        model: Model,
+        settings: FedmapSettings,
+        prior: Prior,
+        tasks: Sequence[SiteTask],
+        penalised: bool = True,
+    ) -> Fits:
+        return [
+            fit_sites(model, settings, prior, [task], "autograd", penalised=penalised)[0] for task in tasks
+        ]
+
+
+class VectorisedEngine:
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers or os.cpu_count() or 1
+
+    def fit(
+        self,
+        model: Model,
+        settings: FedmapSettings,
+        prior: Prior,
+        tasks: Sequence[SiteTask],
+        penalised: bool = True,
+    ) -> Fits:
+        by_size = np.argsort([-len(task.train) for task in tasks], kind="stable")
+        blocks = self._blocks(by_size.tolist(), model.network.spec.size)
+
+        def fit_block(block: list[int]) -> Fits:
+            return fit_sites(model, settings, prior, [tasks[i] for i in block], penalised=penalised)
+
+        placed: dict[int, LocalFit | FailedFit] = {}
+        with ThreadPoolExecutor(self._workers) as pool:
+            for block, fits in zip(blocks, pool.map(fit_block, blocks), strict=True):
+                placed.update(zip(block, fits, strict=True))
+        return [placed[i] for i in range(len(tasks))]
+
+    def _blocks(self, order: list[int], parameters: int) -> list[list[int]]:
+        """Sites of similar size together, largest first, as many blocks as keep every core busy."""
+        most = max(1, BLOCK_PARAMETERS // parameters)
+        count = -(-len(order) // most)
+        count = max(min(self._workers, len(order)), -(-count // self._workers) * self._workers)
+        return [part.tolist() for part in np.array_split(order, min(count, len(order)))]
+
+
+def make_engine(name: EngineName) -> Engine:
+    """One torch thread: results are then the same bits everywhere, and blocks use the cores instead."""
+    torch.set_num_threads(1)
+    return LoopEngine() if name == "loop" else VectorisedEngine()

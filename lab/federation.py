@@ -1,0 +1,130 @@
+"""A cohort directory made ready to train: every site loaded, checked and scaled, or excluded with a reason.
+
+What a real federation does before its first round (checks, pooled statistics) happens here in one process.
+A site that fails its checks is excluded and recorded; it never stops the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from common.algorithm.examples import Examples
+from common.algorithm.fitting import Model
+from common.algorithm.settings import FedmapSettings
+from common.algorithm.statistics import Scaler, feature_statistics, make_scaler, pool_statistics
+from common.data.cohort_directory import SiteEntry, read_cohort_directory
+from common.data.loading import load_site
+from common.data.site_dataset import SiteDataset
+from common.errors import DataError
+from common.models import build_model
+from common.plan import StudyPlan
+
+
+@dataclass(frozen=True)
+class Site:
+    name: str
+    tier: int
+    region: str
+    data: SiteDataset  # scaled
+
+
+@dataclass(frozen=True)
+class ExcludedSite:
+    """A site whose data did not pass the checks, and all the reasons."""
+
+    name: str
+    tier: int
+    region: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Federation:
+    plan: StudyPlan
+    model: Model
+    settings: FedmapSettings
+    sites: tuple[Site, ...]  # sorted by name
+    excluded: tuple[ExcludedSite, ...]
+    scaler: Scaler  # pooled over the T1 sites
+
+    def tier(self, tier: int) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.tier == tier)
+
+
+def load_federation(
+    plan: StudyPlan, directory: Path, on_site: Callable[[int, int], None] | None = None
+) -> Federation:
+    """Load all sites of a cohort directory. Too few usable T1 sites for the plan's quorum is an error."""
+    entries = read_cohort_directory(directory)
+    loaded: list[tuple[SiteEntry, SiteDataset]] = []
+    excluded: list[ExcludedSite] = []
+    for done, entry in enumerate(entries, start=1):
+        try:
+            data = load_site(plan, entry.site, entry.path, entry.tier)
+            if loaded and data.layout != loaded[0][1].layout:
+                raise DataError(
+                    entry.site,
+                    ("the model's inputs differ from those of the first site",),
+                    hint="all sites must have the same feature columns",
+                )
+            loaded.append((entry, data))
+        except DataError as error:
+            excluded.append(ExcludedSite(entry.site, entry.tier, entry.region, error.problems))
+        if on_site is not None:
+            on_site(done, len(entries))
+    _require_quorum(plan, directory, loaded, excluded)
+    scaler = _pooled_scaler(loaded)
+    layout = loaded[0][1].layout
+    return Federation(
+        plan=plan,
+        model=build_model(plan, layout.groups, len(layout.names)),
+        settings=FedmapSettings(plan.prior, plan.training, plan.aggregation),
+        sites=tuple(
+            Site(entry.site, entry.tier, entry.region, _scaled(plan, data, scaler)) for entry, data in loaded
+        ),
+        excluded=tuple(excluded),
+        scaler=scaler,
+    )
+
+
+def _require_quorum(
+    plan: StudyPlan,
+    directory: Path,
+    loaded: list[tuple[SiteEntry, SiteDataset]],
+    excluded: list[ExcludedSite],
+) -> None:
+    training = sum(entry.tier == 1 for entry, _ in loaded)
+    if training >= plan.rounds.quorum:
+        return
+    reasons = [f"{site.name}: {problem}" for site in excluded for problem in site.problems]
+    raise DataError(
+        directory.name,
+        (f"{training} usable T1 site(s), the plan's quorum is {plan.rounds.quorum}", *reasons),
+        hint="mend the sites named above, give more sites tier 1 in sites.csv, or lower rounds.quorum",
+    )
+
+
+def _pooled_scaler(loaded: list[tuple[SiteEntry, SiteDataset]]) -> Scaler:
+    terms = {
+        entry.site: feature_statistics(torch.cat([data.train.features, data.validation.features]))
+        for entry, data in loaded
+        if entry.tier == 1
+    }
+    return make_scaler(pool_statistics(terms), loaded[0][1].layout.scaled)
+
+
+def _scaled(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> SiteDataset:
+    scaler = pooled
+    if plan.scaling.mode == "local":
+        parts = [data.train.features, data.validation.features]
+        own = torch.cat(parts) if len(data.train) else data.test.features
+        scaler = make_scaler(feature_statistics(own), data.layout.scaled)
+
+    def scale(part: Examples) -> Examples:
+        return replace(part, features=scaler.apply(part.features))
+
+    return replace(data, train=scale(data.train), validation=scale(data.validation), test=scale(data.test))

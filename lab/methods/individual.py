@@ -1,0 +1,63 @@
+"""Individual training: every site alone, with the federation's whole budget of epochs and early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.fitting import SiteTask
+from common.algorithm.seeding import derive_seed
+from common.errors import TrainingError
+from lab.engines import Engine
+from lab.federation import Federation, Site
+from lab.methods.method import FailedSite, Trained, Watch, common_start
+from lab.methods.rounds import sort_out
+
+
+class Individual:
+    def train(
+        self,
+        federation: Federation,
+        engine: Engine,
+        rounds: int,
+        seed: int,
+        watch: Watch,  # noqa: ARG002 - there are no rounds to watch
+    ) -> Trained:
+        personal, failed = self._alone(federation, engine, federation.tier(1), rounds, seed)
+        if not personal:
+            raise TrainingError(
+                f"individual training failed at every site ({failed[0].reason})",
+                hint="lower training.learning_rate, or check the feature ranges in the plan",
+            )
+        return Trained(personal, prior=None, failed=failed)
+
+    def personalise(
+        self,
+        federation: Federation,
+        engine: Engine,
+        trained: Trained,  # noqa: ARG002 - nothing is shared
+        sites: tuple[Site, ...],
+        rounds: int,
+        seed: int,
+    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+        return self._alone(federation, engine, sites, rounds, seed)
+
+    @staticmethod
+    def _alone(
+        federation: Federation, engine: Engine, sites: tuple[Site, ...], rounds: int, seed: int
+    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+        if not sites:
+            return {}, ()
+        start = common_start(federation, seed)
+        training = replace(federation.settings.training, epochs=rounds * federation.settings.training.epochs)
+        settings = replace(federation.settings, training=training)
+        tasks = [
+            SiteTask(
+                start.mu, start.buffers, s.data.train, s.data.validation, derive_seed(seed, "fit", 1, s.name)
+            )
+            for s in sites
+        ]
+        fits = engine.fit(federation.model, settings, start, tasks, penalised=False)
+        answered, failed = sort_out(1, sites, fits)
+        return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed

@@ -1,0 +1,114 @@
+"""The federated loop that FedMAP and its relatives share: fit the sites, aggregate, repeat.
+
+This is the service without the network: `fit_sites` is the site's half, `next_prior` the centre's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from common.algorithm.aggregation import PriorStep, SiteParameters, next_prior
+from common.algorithm.fitting import FailedFit, LocalFit, SiteTask
+from common.algorithm.prior import Prior
+from common.algorithm.seeding import derive_seed
+from common.algorithm.settings import FedmapSettings
+from common.errors import TrainingError
+from lab.engines import Engine
+from lab.federation import Federation, Site
+from lab.methods.method import FailedSite, Progress, RoundRecord, Trained, Watch
+
+
+def run_rounds(
+    federation: Federation,
+    engine: Engine,
+    settings: FedmapSettings,
+    prior: Prior,
+    rounds: int,
+    seed: int,
+    watch: Watch,
+    penalised: bool = True,
+) -> Trained:
+    """Rounds 1 … `rounds` from a given prior; every θ_k starts as μ⁰."""
+    sites = federation.tier(1)
+    personal = {site.name: SiteParameters(prior.mu, prior.buffers) for site in sites}
+    history: list[RoundRecord] = []
+    for number in range(1, rounds + 1):
+        tasks = [
+            site_task(site, personal[site.name], prior, settings, derive_seed(seed, "fit", number, site.name))
+            for site in sites
+        ]
+        fits = engine.fit(federation.model, settings, prior, tasks, penalised)
+        answered, failed = sort_out(number, sites, fits)
+        if not answered:
+            raise TrainingError(
+                f"round {number}: the fit failed at every site ({failed[0].reason})",
+                hint="lower training.learning_rate, or check the feature ranges in the plan",
+            )
+        personal |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}
+        step = next_prior(
+            federation.model.network.spec,
+            settings.prior,
+            settings.aggregation,
+            prior,
+            {name: fit.log_omega for name, fit in answered.items()},
+            personal.__getitem__,
+        )
+        prior = step.prior
+        history.append(_record(number, answered, step, failed))
+        watch(Progress(history[-1], prior, personal))
+    return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
+
+
+def site_task(site: Site, own: SiteParameters, prior: Prior, settings: FedmapSettings, seed: int) -> SiteTask:
+    """A site's fit of one round, started where the plan says: its own θ_k or μ."""
+    if settings.training.start == "global":
+        own = SiteParameters(prior.mu, prior.buffers)
+    return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed)
+
+
+def sort_out(
+    number: int, sites: tuple[Site, ...], fits: list[LocalFit | FailedFit]
+) -> tuple[Mapping[str, LocalFit], tuple[FailedSite, ...]]:
+    """Fits by site, and the failures that the round goes on without."""
+    pairs = list(zip(sites, fits, strict=True))
+    answered = {site.name: fit for site, fit in pairs if isinstance(fit, LocalFit)}
+    failed = tuple(FailedSite(number, s.name, f.reason) for s, f in pairs if isinstance(f, FailedFit))
+    return answered, failed
+
+
+def fine_tune(
+    federation: Federation,
+    engine: Engine,
+    settings: FedmapSettings,
+    prior: Prior,
+    sites: tuple[Site, ...],
+    seed: int,
+    penalised: bool,
+) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    """T2: from μ, no communication."""
+    if not sites:
+        return {}, ()
+    settings = replace(settings, training=replace(settings.training, start="global"))
+    own = SiteParameters(prior.mu, prior.buffers)
+    tasks = [site_task(s, own, prior, settings, derive_seed(seed, "fine-tune", s.name)) for s in sites]
+    fits = engine.fit(federation.model, settings, prior, tasks, penalised)
+    answered, failed = sort_out(0, sites, fits)
+    return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed
+
+
+def _record(
+    number: int, answered: Mapping[str, LocalFit], step: PriorStep, failed: tuple[FailedSite, ...]
+) -> RoundRecord:
+    fits = list(answered.values())
+    judged = [fit.validation_loss for fit in fits if fit.validation_loss is not None]
+    return RoundRecord(
+        round=number,
+        loss=sum(fit.loss / fit.rows for fit in fits) / len(fits),
+        penalty=step.penalty,
+        convex_penalty=step.convex_penalty,
+        validation_loss=sum(judged) / len(judged) if judged else math.nan,
+        largest_weight=max(step.weights.values()),
+        failed=failed,
+    )

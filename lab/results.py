@@ -1,0 +1,163 @@
+"""Writes what a simulation found: tables, models and a summary. No patient-level number is ever written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.convex_network import ConvexNetwork
+from common.algorithm.layers import Buffers
+from common.metrics import Metric, SkippedMetric
+from lab.federation import Federation
+from lab.simulation import Score, Study
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One metric of one tier: median and quartiles over its sites."""
+
+    tier: int
+    model: str
+    metric: str
+    sites: int
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    skipped: int
+
+
+def summarise(scores: Sequence[Score]) -> tuple[SummaryRow, ...]:
+    """Over sites, by tier, model and metric, in order of first appearance within a tier."""
+    keys = dict.fromkeys((s.tier, s.model, s.result.name) for s in scores)
+    rows = []
+    for tier, model, metric in sorted(keys, key=lambda key: key[0]):
+        here = [s.result for s in scores if (s.tier, s.model, s.result.name) == (tier, model, metric)]
+        values = [result.value for result in here if isinstance(result, Metric)]
+        low, middle, high = np.percentile(values, [25, 50, 75]) if values else (np.nan,) * 3
+        rows.append(
+            SummaryRow(
+                tier,
+                model,
+                metric,
+                len(values),
+                float(middle),
+                float(low),
+                float(high),
+                len(here) - len(values),
+            )
+        )
+    return tuple(rows)
+
+
+def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, seed: int) -> None:
+    """Everything into `out`, which is made if it is not there."""
+    out.mkdir(parents=True, exist_ok=True)
+    _write_metrics(study, out)
+    _write_table(
+        out / "excluded.csv",
+        ("tier", "site", "region", "problem"),
+        ((s.tier, s.name, s.region, problem) for s in study.federation.excluded for problem in s.problems),
+    )
+    _write_table(
+        out / "failed.csv", ("round", "site", "reason"), ((f.round, f.site, f.reason) for f in study.failed)
+    )
+    _write_table(
+        out / "notes.csv",
+        ("tier", "site", "note"),
+        ((s.tier, s.name, note) for s in study.federation.sites for note in s.data.notes),
+    )
+    columns = ("round", "loss", "penalty", "convex_penalty", "validation_loss", "largest_weight")
+    _write_table(
+        out / "rounds.csv",
+        columns,
+        ([getattr(record, name) for name in columns] for record in study.trained.history),
+    )
+    _write_models(study, out)
+    plan = study.federation.plan
+    summary = {
+        "study": plan.study.name,
+        "plan_digest": plan.digest,
+        "method": method,
+        "engine": engine,
+        "rounds": rounds,
+        "seed": seed,
+        "sites": {f"tier_{tier}": len(study.federation.tier(tier)) for tier in (1, 2, 3)},
+        "excluded_sites": len(study.federation.excluded),
+        "failed_fits": len(study.failed),
+        "metric": plan.task.metric,
+        "summary": [asdict(row) for row in summarise(study.scores)],
+    }
+    (out / "summary.json").write_text(json.dumps(_without_nan(summary), indent=2) + "\n")
+
+
+def _write_metrics(study: Study, out: Path) -> None:
+    """metrics.csv holds the personal models under the metric's name, the global model as <metric>_global.
+
+    At T3 there is no personal model: the site's metric is the global model's.
+    """
+    rows, skipped = [], []
+    for s in study.scores:
+        name = s.result.name if s.model == "personal" or s.tier == 3 else f"{s.result.name}_global"
+        if isinstance(s.result, SkippedMetric):
+            skipped.append((s.tier, s.site, s.region, name, s.result.reason))
+        else:
+            rows.append((s.tier, s.site, s.region, name, repr(s.result.value)))
+    _write_table(out / "metrics.csv", ("tier", "site", "region", "metric", "value"), rows)
+    _write_table(out / "skipped.csv", ("tier", "site", "region", "metric", "reason"), skipped)
+
+
+def _write_models(study: Study, out: Path) -> None:
+    federation = study.federation
+    (out / "personal").mkdir(exist_ok=True)
+    for name, parameters in {**study.trained.personal, **study.fine_tuned}.items():
+        save_file(_named(federation, parameters), out / "personal" / f"{name}.safetensors")
+    scaler = {"scaler.mean": federation.scaler.mean, "scaler.deviation": federation.scaler.deviation}
+    save_file(scaler, out / "scaler.safetensors")
+    prior = study.trained.prior
+    if prior is None:
+        return
+    save_file(_named(federation, SiteParameters(prior.mu, prior.buffers)), out / "mu.safetensors")
+    if prior.psi.numel():
+        network = ConvexNetwork(federation.model.network.spec, federation.settings.prior)
+        save_file(network.spec.to_mapping(prior.psi), out / "psi.safetensors")
+    if study.rule.baseline is not None:
+        baseline = study.rule.baseline
+        grid = torch.tensor(baseline.grid, dtype=torch.float64)
+        save_file({"grid": grid, "cumulative": baseline.cumulative}, out / "baseline.safetensors")
+
+
+def _named(federation: Federation, parameters: SiteParameters) -> dict[str, Tensor]:
+    buffers: Buffers = parameters.buffers
+    named = federation.model.network.spec.to_mapping(parameters.theta)
+    if buffers.mean.numel():
+        named |= {
+            "buffers.mean": buffers.mean.clone(),
+            "buffers.variance": buffers.variance.clone(),
+            "buffers.count": buffers.count.clone(),
+        }
+    return named
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _without_nan(value: object) -> object:
+    """JSON has no NaN: a median over no site at all is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and np.isnan(value) else value

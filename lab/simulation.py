@@ -1,0 +1,161 @@
+"""A whole study in one process: T1 trains, T2 fine-tunes, T3 predicts, everybody is scored.
+
+Returns plain records; writing and drawing them is `results` and `figures`. Test rows are touched once, at
+the end: the curve over the rounds is measured on validation rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.baseline import baseline_terms, pool_baseline
+from common.errors import TrainingError
+from common.evaluation import DecisionRule, local_rule, outputs, score
+from common.metrics import Metric, MetricResult
+from common.metrics.thresholds import Threshold
+from lab.engines import Engine
+from lab.federation import Federation, Site
+from lab.methods.method import FailedSite, Method, Progress, Trained
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one model at one site; `model` is personal or global."""
+
+    tier: int
+    site: str
+    region: str
+    model: str
+    result: MetricResult
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The plan's metric on validation rows after a round: median over the T1 sites."""
+
+    round: int
+    personal: float | None
+    shared: float | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything a simulation found out."""
+
+    federation: Federation
+    trained: Trained
+    fine_tuned: Mapping[str, SiteParameters]
+    rule: DecisionRule  # of the global model
+    scores: tuple[Score, ...]
+    curve: tuple[CurvePoint, ...]
+    failed: tuple[FailedSite, ...]
+
+
+OnRound = Callable[[int], None]
+
+
+def simulate(
+    federation: Federation,
+    method: Method,
+    engine: Engine,
+    rounds: int,
+    seed: int,
+    on_round: OnRound = lambda _: None,
+) -> Study:
+    """Run the three tiers."""
+    curve: list[CurvePoint] = []
+
+    def watch(progress: Progress) -> None:
+        number = progress.record.round
+        if number % federation.plan.rounds.evaluate_every == 0 or number in (1, rounds):
+            curve.append(_curve_point(federation, progress))
+        on_round(number)
+
+    trained = method.train(federation, engine, rounds, seed, watch)
+    fine_tuned, failed = method.personalise(federation, engine, trained, federation.tier(2), rounds, seed)
+    shared = None if trained.prior is None else SiteParameters(trained.prior.mu, trained.prior.buffers)
+    rule = DecisionRule() if shared is None else pooled_rule(federation, shared)
+    scores: list[Score] = []
+    for site in federation.sites:
+        own = trained.personal.get(site.name) or fine_tuned.get(site.name)
+        if own is not None:
+            own_rule = local_rule(
+                federation.plan, federation.model, own, site.data.train, site.data.validation
+            )
+            scores += _scores(federation, site, "personal", own, own_rule)
+        if shared is not None:
+            scores += _scores(federation, site, "global", shared, rule)
+    return Study(federation, trained, fine_tuned, rule, tuple(scores), tuple(curve), trained.failed + failed)
+
+
+def pooled_rule(federation: Federation, shared: SiteParameters) -> DecisionRule:
+    """The global model's rule, from the T1 sites: mean threshold by validation rows, or pooled baseline."""
+    plan, model = federation.plan, federation.model
+    sites = federation.tier(1)
+    if plan.task.kind == "cox":
+        terms = {}
+        for site in sites:
+            train = site.data.train
+            assert train.event is not None
+            eta = outputs(model, shared, train.features)[:, 0]
+            terms[site.name] = baseline_terms(
+                eta, train.target, train.event, plan.task.grid, plan.limits.min_cell
+            )
+        try:
+            return DecisionRule(baseline=pool_baseline(terms, plan.task.grid))
+        except TrainingError:
+            return DecisionRule()  # risk-based metrics are then skipped, each with its reason
+    if plan.task.kind == "multiclass":
+        return DecisionRule()
+    rules = [
+        (local_rule(plan, model, shared, s.data.train, s.data.validation), len(s.data.validation))
+        for s in sites
+    ]
+    chosen = [(r.threshold.value, rows) for r, rows in rules if r.threshold and r.threshold.note is None]
+    if not chosen:
+        return DecisionRule(Threshold(0.5, "no T1 site could choose a threshold on its validation rows"))
+    values, rows = zip(*chosen, strict=True)
+    return DecisionRule(Threshold(float(np.average(values, weights=rows))))
+
+
+def _scores(
+    federation: Federation, site: Site, label: str, parameters: SiteParameters, rule: DecisionRule
+) -> list[Score]:
+    follow_up = site.data.train if len(site.data.train) else site.data.test
+    results = score(federation.plan, federation.model, parameters, rule, site.data.test, follow_up)
+    return [Score(site.tier, site.name, site.region, label, result) for result in results]
+
+
+def _curve_point(federation: Federation, progress: Progress) -> CurvePoint:
+    shared = SiteParameters(progress.prior.mu, progress.prior.buffers)
+    return CurvePoint(
+        progress.record.round,
+        _median_on_validation(federation, progress.personal),
+        _median_on_validation(federation, dict.fromkeys(progress.personal, shared)),
+    )
+
+
+def _median_on_validation(federation: Federation, models: Mapping[str, SiteParameters]) -> float | None:
+    """The plan's metric on validation rows at a threshold of 0.5, median over the sites that have it."""
+    metric = federation.plan.task.metric
+    rule = DecisionRule(Threshold(0.5))
+    values = []
+    with torch.no_grad():
+        for site in federation.tier(1):
+            (result,) = score(
+                federation.plan,
+                federation.model,
+                models[site.name],
+                rule,
+                site.data.validation,
+                site.data.train,
+                only=[metric],
+            )
+            if isinstance(result, Metric):
+                values.append(result.value)
+    return float(np.median(values)) if values else None

@@ -1,0 +1,1 @@
+"""The hospital's agent: trains inside the site and lets only reviewed updates out. Imports `common` only."""

@@ -1,0 +1,125 @@
+"""Adam against torch.optim.Adam, with a step count of its own for each site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from common.algorithm.adam import Adam
+from common.algorithm.examples import Examples
+from common.algorithm.fitting import Model, SiteTask, fit_local
+from common.algorithm.layers import Linear
+from common.algorithm.likelihood import LikelihoodName
+from common.algorithm.network import Network
+from common.algorithm.prior import initial_prior
+from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
+
+MakeRows = Callable[[LikelihoodName, int, int], Examples]
+
+
+def _gradients(seed: int, steps: int, sites: int, size: int) -> Tensor:
+    draw = np.random.default_rng(seed)
+    scale = 10.0 ** draw.uniform(-4, 2, size=size)  # tiny and large coordinates
+    return torch.from_numpy(draw.normal(size=(steps, sites, size)) * scale).float()
+
+
+def _torch_adam(start: Tensor, gradients: Tensor, learning_rate: float, weight_decay: float = 0.0) -> Tensor:
+    parameter = start.clone().requires_grad_()
+    optimiser = torch.optim.Adam([parameter], lr=learning_rate, weight_decay=weight_decay)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimiser.step()
+    return parameter.detach()
+
+
+def test_two_steps_by_hand() -> None:
+    """g = 2 then −1, lr 0.1: m = 0.2, v = 0.004; then m = 0.08, v = 0.004996."""
+    theta = torch.tensor([[1.0]])
+    adam = Adam(theta, 0.1)
+    adam.step(theta, torch.tensor([[2.0]]))
+    assert float(theta) == pytest.approx(1 - 0.1 * (0.2 / 0.1) / ((0.004 / 0.001) ** 0.5), abs=1e-6)
+    adam.step(theta, torch.tensor([[-1.0]]))
+    second = 0.1 * (0.08 / 0.19) / ((0.004996 / 0.001999) ** 0.5)
+    assert float(theta) == pytest.approx(0.9 - second, abs=1e-6)
+
+
+@given(st.integers(0, 999), st.sampled_from([1e-4, 1e-3, 0.1]))
+def test_fifty_steps_equal_torchs(seed: int, learning_rate: float) -> None:
+    gradients = _gradients(seed, 50, 1, 6)
+    start = torch.linspace(-1, 1, 6)
+    theta = start[None].clone()
+    adam = Adam(theta, learning_rate)
+    for gradient in gradients:
+        adam.step(theta, gradient)
+    assert torch.allclose(theta[0], _torch_adam(start, gradients[:, 0], learning_rate), rtol=1e-5, atol=1e-6)
+
+
+@given(st.integers(0, 999))
+def test_sites_that_take_fewer_steps_have_their_own_count(seed: int) -> None:
+    """Site 0 takes every step, site 1 every second, site 2 every fifth: each as torch would alone."""
+    gradients = _gradients(seed, 30, 3, 4)
+    start = torch.zeros(3, 4)
+    theta = start.clone()
+    adam = Adam(theta, 0.01)
+    taken: list[list[Tensor]] = [[], [], []]
+    for step, gradient in enumerate(gradients):
+        sites = 3 if step % 10 == 0 else 2 if step % 2 == 0 else 1
+        adam.step(theta[:sites], gradient[:sites].clone())
+        for site in range(sites):
+            taken[site].append(gradient[site])
+    assert [len(own) for own in taken] == [30, 15, 3]
+    for site, own in enumerate(taken):
+        expected = _torch_adam(start[site], torch.stack(own), 0.01)
+        assert torch.allclose(theta[site], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sites_that_go_on_keep_their_moments() -> None:
+    gradients = _gradients(1, 20, 3, 4)
+    theta = torch.zeros(3, 4)
+    adam = Adam(theta, 0.01)
+    for gradient in gradients[:8]:
+        adam.step(theta, gradient)
+    keep = torch.tensor([0, 2])
+    theta = theta[keep]
+    adam.select(keep)
+    for gradient in gradients[8:]:
+        adam.step(theta, gradient[keep])
+    for position, site in enumerate(keep.tolist()):
+        expected = _torch_adam(torch.zeros(4), gradients[:, site], 0.01)
+        assert torch.allclose(theta[position], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_a_fit_of_fifty_steps_is_torch_adam_on_the_map_objective(
+    make_rows: MakeRows, weight_decay: float
+) -> None:
+    """A linear model on full batches, the quadratic prior and weight decay, against torch's own optimiser."""
+    network = Network(4, 1, (), (Linear(4, 1),))
+    settings = FedmapSettings(
+        prior=PriorSettings(convex=False, alpha=0.3, epsilon=0.02),
+        training=TrainingSettings(epochs=50, batch_size=64, learning_rate=0.02, weight_decay=weight_decay),
+    )
+    rows = make_rows("bernoulli", 30, 1)
+    start = network.initialise(2)
+    prior = initial_prior(network, settings.prior, network.initialise(3))
+    nothing = Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+    task = SiteTask(start, network.initial_buffers(), rows, nothing, seed=0)
+    fit = fit_local(Model(network, "bernoulli"), settings, prior, task)
+
+    theta = start.clone().requires_grad_()
+    optimiser = torch.optim.Adam([theta], lr=0.02, weight_decay=weight_decay)
+    for _ in range(50):
+        logit = rows.features @ theta[:4] + theta[4]
+        likelihood = torch.nn.functional.binary_cross_entropy_with_logits(logit, rows.target.float())
+        penalty = 0.3 * (theta - prior.mu).square().sum()
+        penalty = penalty + 0.02 * (theta.square().sum() + prior.mu.square().sum())
+        (theta.grad,) = torch.autograd.grad(likelihood + penalty, theta)
+        optimiser.step()
+    assert fit.epochs == 50
+    assert torch.allclose(fit.theta, theta.detach(), atol=1e-5)

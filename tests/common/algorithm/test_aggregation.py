@@ -1,0 +1,312 @@
+"""The centre's half of a round: μ', pooled buffers and ψ-steps by hand; order, memory and bad updates."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.algorithm.aggregation import BLOCK, Load, PriorStep, SiteParameters, aggregate, next_prior
+from common.algorithm.convex_network import ConvexNetwork
+from common.algorithm.layers import Buffers
+from common.algorithm.parameters import ParameterSpec
+from common.algorithm.prior import Prior
+from common.algorithm.settings import AggregationSettings, PriorSettings
+from common.errors import ModelError, TrainingError
+
+SPEC = ParameterSpec(("w", "b"), ((1,), (1,)))
+PRIOR = PriorSettings(hidden=(2, 2), alpha=0.2, epsilon=0.01)
+FRESH = Buffers(torch.zeros(1), torch.ones(1), torch.zeros(1, dtype=torch.int64))  # one batch-norm channel
+SITES = {"north": [1.0, -2.0], "south": [3.0, 2.0]}
+LOG_OMEGA = {"north": 0.0, "south": math.log(3.0)}  # shares 1/4 and 3/4
+
+
+def _update(*theta: float, buffers: Buffers = FRESH) -> SiteParameters:
+    return SiteParameters(torch.tensor(theta), buffers)
+
+
+def _buffers(mean: float, variance: float, count: int) -> Buffers:
+    return Buffers(torch.tensor([mean]), torch.tensor([variance]), torch.tensor([count]))
+
+
+def _start(settings: PriorSettings = PRIOR, spec: ParameterSpec = SPEC) -> Prior:
+    psi = ConvexNetwork(spec, settings).initialise() if settings.convex else torch.zeros(0)
+    return Prior(torch.zeros(spec.size), FRESH, psi)
+
+
+def _next(
+    aggregation: AggregationSettings,
+    log_omega: Mapping[str, float] = LOG_OMEGA,
+    settings: PriorSettings = PRIOR,
+    load: Load = lambda site: _update(*SITES[site]),
+) -> PriorStep:
+    return next_prior(SPEC, settings, aggregation, _start(settings), log_omega, load)
+
+
+class HandPrior:
+    """f, its ψ-gradient and the projection for SPEC and hidden (2, 2), written out in numpy float64."""
+
+    def __init__(self, psi: Tensor) -> None:
+        flat = psi.double().numpy()
+        self.a, self.b, self.b1 = (flat[i : i + 4].reshape(2, 2).copy() for i in (0, 4, 8))  # (t, unit)
+        self.u = flat[12:20].reshape(2, 2, 2).copy()
+        self.b2, self.v = (flat[i : i + 4].reshape(2, 2).copy() for i in (20, 24))
+
+    def flat(self) -> NDArray[np.float64]:
+        return np.concatenate([p.ravel() for p in (self.a, self.b, self.b1, self.u, self.b2, self.v)])
+
+    def value(self, theta: NDArray[np.float64], mu: NDArray[np.float64]) -> float:
+        total = 0.0
+        for t in range(2):
+            hidden = np.log1p(np.exp(self.a[t] * theta[t] + self.b[t] * mu[t] + self.b1[t]))
+            total += float(self.v[t] @ np.log1p(np.exp(self.u[t] @ hidden + self.b2[t])))
+        return total
+
+    def step(
+        self, sites: list[NDArray[np.float64]], shares: list[float], mu: NDArray[np.float64], rate: float
+    ) -> None:
+        """ψ ← project(ψ − λ Σ ω̄_k ∂f(θ_k, μ)/∂ψ)."""
+        moves = [np.zeros_like(p) for p in (self.a, self.b, self.b1, self.u, self.b2, self.v)]
+        for theta, share in zip(sites, shares, strict=True):
+            for t in range(2):
+                first = self.a[t] * theta[t] + self.b[t] * mu[t] + self.b1[t]
+                hidden = np.log1p(np.exp(first))
+                second = self.u[t] @ hidden + self.b2[t]
+                by_second = self.v[t] / (1 + np.exp(-second))
+                by_first = (by_second @ self.u[t]) / (1 + np.exp(-first))
+                gradients = (
+                    by_first * theta[t],
+                    by_first * mu[t],
+                    by_first,
+                    np.outer(by_second, hidden),
+                    by_second,
+                    np.log1p(np.exp(second)),
+                )
+                for move, gradient in zip(moves, gradients, strict=True):
+                    move[t] += share * gradient
+        for part, move in zip((self.a, self.b, self.b1, self.u, self.b2, self.v), moves, strict=True):
+            part -= rate * move
+        self.u, self.v = np.maximum(self.u, 0), np.maximum(self.v, 0)
+
+
+def test_mu_is_the_weighted_mean_by_hand() -> None:
+    step = _next(AggregationSettings(psi_steps=0))
+    assert step.weights == pytest.approx({"north": 0.25, "south": 0.75}, abs=1e-15)
+    assert step.prior.mu.tolist() == pytest.approx([2.5, 1.0], abs=1e-6)  # (1 + 9)/4, (−2 + 6)/4
+
+
+def test_pooled_buffers_by_hand() -> None:
+    """Means 2 and 6, variances 1 and 4, shares ¼ and ¾.
+
+    Mean 5. Within ¼·1 + ¾·4 = 3.25, between ¼·9 + ¾·1 = 3, so variance 6.25. Counter 40, the larger.
+    """
+    updates = {
+        "north": _update(0.0, 0.0, buffers=_buffers(2.0, 1.0, 40)),
+        "south": _update(0.0, 0.0, buffers=_buffers(6.0, 4.0, 7)),
+    }
+    pooled = _next(AggregationSettings(), load=updates.__getitem__).prior.buffers
+    assert pooled.mean.tolist() == pytest.approx([5.0])
+    assert pooled.variance.tolist() == pytest.approx([6.25])
+    assert pooled.count.tolist() == [40]
+    assert (pooled.mean.dtype, pooled.count.dtype) == (torch.float32, torch.int64)
+
+
+def test_pooled_variance_is_never_negative() -> None:
+    """A channel without spread at a large mean: rounding must not leave a root of a negative number."""
+    updates = {name: _update(0.0, 0.0, buffers=_buffers(1e4 + 1 / 3, 0.0, 1)) for name in "abcdefg"}
+    _, pooled = aggregate(SPEC, dict.fromkeys("abcdefg", 1 / 7), updates.__getitem__)
+    assert bool((pooled.variance >= 0).all())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("rate", [1e-3, 0.3, 5.0])
+def test_psi_steps_by_hand_with_projection(steps: int, rate: float) -> None:
+    sites = [np.array(SITES["north"]), np.array(SITES["south"])]
+    mu = np.array([2.5, 1.0])
+    hand = HandPrior(_start().psi)
+    for _ in range(steps):
+        hand.step(sites, [0.25, 0.75], mu, rate)
+    step = _next(AggregationSettings(psi_learning_rate=rate, psi_steps=steps))
+    assert step.prior.psi.numpy() == pytest.approx(hand.flat(), rel=1e-4, abs=1e-5)
+    if rate >= 0.3:
+        assert int((hand.v == 0).sum()) > 0, "the case must make the projection act"
+
+    f = 0.25 * hand.value(sites[0], mu) + 0.75 * hand.value(sites[1], mu)
+    quadratic = 0.2 * (0.25 * (1.5**2 + 3.0**2) + 0.75 * (0.5**2 + 1.0**2))
+    shrinkage = 0.01 * (0.25 * 5.0 + 0.75 * 13.0 + 7.25)
+    assert step.convex_penalty == pytest.approx(f, rel=1e-4, abs=1e-6)
+    assert step.penalty == pytest.approx(f + quadratic + shrinkage, rel=1e-4, abs=1e-6)
+
+
+def test_a_small_psi_step_lowers_the_penalty() -> None:
+    before = _next(AggregationSettings(psi_steps=0)).penalty
+    after = _next(AggregationSettings(psi_steps=1, psi_learning_rate=1e-3)).penalty
+    assert after < before
+
+
+def test_no_psi_steps_and_the_quadratic_prior_leave_psi_alone() -> None:
+    assert torch.equal(_next(AggregationSettings(psi_steps=0)).prior.psi, _start().psi)
+    quadratic = PriorSettings(convex=False)
+    step = _next(AggregationSettings(psi_steps=3), settings=quadratic)
+    assert step.prior.psi.numel() == 0
+    assert step.convex_penalty == 0.0
+
+
+def test_the_prior_that_came_in_is_not_touched() -> None:
+    prior = _start()
+    kept = prior.psi.clone(), prior.mu.clone()
+    many = AggregationSettings(psi_steps=4, psi_learning_rate=1.0)
+    next_prior(SPEC, PRIOR, many, prior, LOG_OMEGA, lambda site: _update(*SITES[site]))
+    assert torch.equal(prior.psi, kept[0])
+    assert torch.equal(prior.mu, kept[1])
+
+
+def _crowd(sites: int, seed: int) -> dict[str, SiteParameters]:
+    draw = np.random.default_rng(seed)
+    crowd: dict[str, SiteParameters] = {}
+    for number in range(sites):
+        theta = torch.from_numpy(draw.normal(size=2)).float()
+        crowd[f"site-{number}"] = SiteParameters(
+            theta, _buffers(float(draw.normal()), float(draw.random()), int(draw.integers(99)))
+        )
+    return crowd
+
+
+def _same_bits(one: PriorStep, other: PriorStep) -> bool:
+    a, b = one.prior, other.prior
+    tensors = [
+        (a.mu, b.mu),
+        (a.psi, b.psi),
+        (a.buffers.mean, b.buffers.mean),
+        (a.buffers.variance, b.buffers.variance),
+        (a.buffers.count, b.buffers.count),
+    ]
+    numbers = (one.weights, one.penalty, one.convex_penalty) == (
+        other.weights,
+        other.penalty,
+        other.convex_penalty,
+    )
+    return numbers and all(torch.equal(x, y) for x, y in tensors)
+
+
+@given(st.integers(1, 2 * BLOCK + 3), st.integers(0, 999), st.randoms(use_true_random=False))
+def test_the_order_in_which_sites_answer_changes_no_bit(sites: int, seed: int, shuffler: Random) -> None:
+    crowd = _crowd(sites, seed)
+    log_omega = {site: float(update.theta[0]) for site, update in crowd.items()}
+    answered = list(log_omega.items())
+    shuffler.shuffle(answered)
+    settings = AggregationSettings(psi_learning_rate=0.05)
+    one = _next(settings, log_omega, load=crowd.__getitem__)
+    other = _next(settings, dict(answered), load=crowd.__getitem__)
+    assert _same_bits(one, other)
+
+
+@given(st.integers(1, BLOCK + 5), st.integers(0, 999))
+def test_every_site_twice_gives_the_same_prior(sites: int, seed: int) -> None:
+    crowd = _crowd(sites, seed)
+    log_omega = {site: float(update.theta[0]) for site, update in crowd.items()}
+    twice = crowd | {f"{site}-again": update for site, update in crowd.items()}
+    settings = AggregationSettings(psi_learning_rate=0.05)
+    one = _next(settings, log_omega, load=crowd.__getitem__)
+    both = log_omega | {f"{site}-again": log for site, log in log_omega.items()}
+    other = _next(settings, both, load=twice.__getitem__)
+    assert torch.allclose(one.prior.mu, other.prior.mu, atol=1e-6)
+    assert torch.allclose(one.prior.psi, other.prior.psi, atol=1e-5)
+    assert torch.allclose(one.prior.buffers.variance, other.prior.buffers.variance, atol=1e-5)
+    assert one.penalty == pytest.approx(other.penalty, rel=1e-5)
+
+
+@given(st.integers(1, 2 * BLOCK + 3), st.integers(0, 999))
+def test_mu_and_the_buffers_of_many_sites_are_numpys(sites: int, seed: int) -> None:
+    crowd = _crowd(sites, seed)
+    shares = np.random.default_rng(seed).dirichlet(np.ones(sites))
+    mu, pooled = aggregate(SPEC, dict(zip(crowd, shares.tolist(), strict=True)), crowd.__getitem__)
+    theta = np.stack([update.theta.numpy() for update in crowd.values()]).astype(np.float64)
+    mean = np.array([float(update.buffers.mean) for update in crowd.values()])
+    variance = np.array([float(update.buffers.variance) for update in crowd.values()])
+    centre = shares @ mean
+    assert mu.numpy() == pytest.approx(shares @ theta, rel=1e-6, abs=1e-6)
+    assert float(pooled.mean) == pytest.approx(centre, rel=1e-6, abs=1e-6)
+    assert float(pooled.variance) == pytest.approx(
+        shares @ variance + shares @ (mean - centre) ** 2, rel=1e-5
+    )
+    assert int(pooled.count) == max(int(update.buffers.count) for update in crowd.values())
+
+
+def test_sites_are_fetched_in_sorted_order_and_never_more_than_a_block_is_held() -> None:
+    names = [f"site-{i:03d}" for i in range(3 * BLOCK + 5)]
+    alive: list[weakref.ref[Tensor]] = []
+    fetched: list[str] = []
+    most = 0
+
+    def load(site: str) -> SiteParameters:
+        nonlocal most
+        update = _update(float(len(fetched) % 7), 1.0)
+        alive[:] = [ref for ref in alive if ref() is not None]
+        alive.append(weakref.ref(update.theta))
+        most = max(most, len(alive))
+        fetched.append(site)
+        return update
+
+    _next(AggregationSettings(psi_steps=2), dict.fromkeys(reversed(names), 0.0), load=load)
+    passes = len(fetched) // len(names)
+    assert fetched == names * passes
+    assert most <= BLOCK
+    del load
+    assert all(ref() is None for ref in alive)
+
+
+def test_a_round_without_updates_has_no_next_prior() -> None:
+    with pytest.raises(TrainingError, match="without a single accepted update"):
+        _next(AggregationSettings(), {})
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_log_omega_that_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(TrainingError):
+        _next(AggregationSettings(), {"north": 0.0, "south": bad})
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("log_omega", [0.0, -1e6])
+def test_a_theta_that_is_not_finite_is_refused_even_with_no_weight(bad: float, log_omega: float) -> None:
+    updates = {"north": _update(1.0, 2.0), "south": _update(1.0, bad)}
+    with pytest.raises(ModelError):
+        _next(AggregationSettings(), {"north": 0.0, "south": log_omega}, load=updates.__getitem__)
+
+
+def test_a_theta_of_another_model_is_refused() -> None:
+    with pytest.raises(ModelError):
+        _next(AggregationSettings(), load=lambda _: _update(1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(math.nan, 1.0), (0.0, math.nan), (math.inf, 1.0), (0.0, -1.0)]
+)
+def test_buffers_that_are_no_statistics_are_refused(mean: float, variance: float) -> None:
+    """They would silently become μ's, and every T3 prediction with them."""
+    updates = {
+        "north": _update(1.0, 2.0, buffers=_buffers(0.0, 1.0, 3)),
+        "south": _update(1.0, 2.0, buffers=_buffers(mean, variance, 3)),
+    }
+    with pytest.raises(ModelError):
+        _next(AggregationSettings(), load=updates.__getitem__)
+
+
+def test_buffers_of_another_model_are_refused() -> None:
+    wide = Buffers(torch.zeros(2), torch.ones(2), torch.zeros(1, dtype=torch.int64))
+    updates = {
+        "north": _update(1.0, 2.0, buffers=wide),
+        "south": _update(1.0, 2.0, buffers=_buffers(0.0, 1.0, 3)),
+    }
+    with pytest.raises(ModelError):
+        _next(AggregationSettings(), load=updates.__getitem__)

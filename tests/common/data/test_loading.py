@@ -1,0 +1,408 @@
+"""From a file to a `SiteDataset`: all problems at once, all exclusions on record, no value let out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.data.loading import load_frame, load_site
+from common.data.site_dataset import Exclusion, SiteDataset
+from common.errors import DataError
+from common.plan import StudyPlan, load_plan, parse_plan
+
+PROJECT = Path(__file__).parents[3]
+REAL = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))
+SECRET = "Ermengarde-4711"
+
+BINARY = """
+[study]
+name = "demo"
+title = "A demonstration"
+[task]
+kind = "binary"
+label = "sick"
+classes = [0, 1]
+metric = "auroc"
+[data]
+patient = "pid"
+[[features]]
+name = "sbp"
+kind = "number"
+unit = "mmHg"
+range = [60, 260]
+[[features]]
+name = "sex"
+kind = "category"
+categories = ["F", "M"]
+[model]
+name = "linear"
+[limits]
+min_rows = 10
+min_events = 2
+"""
+COX_TASK = """[task]
+kind = "cox"
+time = "T"
+event = "E"
+time_unit = "days"
+horizon = 100.0
+metric = "c_index"
+"""
+
+
+def binary_plan(**replaced: str) -> StudyPlan:
+    text = BINARY
+    for old, new in replaced.items():
+        text = text.replace(*{"patient": ('patient = "pid"', new), "sbp": ("range = [60, 260]", new)}[old])
+    return parse_plan(text, "demo.toml")
+
+
+def cox_plan(data: str = 'patient = "pid"', more: str = "") -> StudyPlan:
+    start, end = BINARY.index("[task]"), BINARY.index("[data]")
+    text = BINARY[:start] + COX_TASK + BINARY[end:].replace('patient = "pid"', data) + more
+    return parse_plan(text, "demo.toml")
+
+
+def table(rows: int = 50) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "pid": [f"p{number}" for number in range(rows)],
+            "sbp": generator.normal(130, 10, rows).round(1),
+            "sex": generator.choice(["F", "M"], rows),
+            "sick": np.arange(rows) % 3 == 0,
+            "T": generator.exponential(50, rows) + 1,
+            "E": np.arange(rows) % 4 == 0,
+            "note": "free text",
+        }
+    ).astype({"sick": int, "E": int})
+
+
+def load(tmp_path: Path, plan: StudyPlan, frame: pd.DataFrame, tier: int = 1) -> SiteDataset:
+    path = tmp_path / "north.csv"
+    frame.to_csv(path, index=False)
+    return load_site(plan, "north", path, tier)
+
+
+def problems(tmp_path: Path, plan: StudyPlan, frame: pd.DataFrame, tier: int = 1) -> tuple[str, ...]:
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, plan, frame, tier)
+    return caught.value.problems
+
+
+def test_a_sound_table_becomes_tensors_of_the_right_types(tmp_path: Path) -> None:
+    data = load(tmp_path, binary_plan(), table())
+    assert (len(data.train), len(data.validation), len(data.test)) == (32, 8, 10)
+    assert data.train.features.dtype == torch.float32
+    assert data.train.target.dtype == torch.int64
+    assert data.train.event is None
+    assert data.layout.names == ("sbp", "sex=M")
+    assert data.exclusions == ()
+    assert data.notes == ()
+
+
+def test_survival_targets_are_times_in_float64_and_events_in_bool(tmp_path: Path) -> None:
+    data = load(tmp_path, cox_plan(), table())
+    assert data.train.target.dtype == torch.float64
+    assert data.train.event is not None
+    assert data.train.event.dtype == torch.bool
+
+
+def test_csv_parquet_and_a_frame_in_memory_load_alike(tmp_path: Path) -> None:
+    frame = table()
+    frame.to_parquet(tmp_path / "north.parquet")
+    from_csv = load(tmp_path, binary_plan(), frame)
+    from_parquet = load_site(binary_plan(), "north", tmp_path / "north.parquet", 1)
+    from_memory = load_frame(binary_plan(), "north", frame.set_index(frame.index + 7), 1)
+    for other in (from_parquet, from_memory):
+        assert torch.equal(from_csv.train.features, other.train.features)
+        assert torch.equal(from_csv.test.target, other.test.target)
+        assert from_csv.layout == other.layout
+
+
+def test_at_tier_3_all_rows_are_for_testing_and_few_are_enough(tmp_path: Path) -> None:
+    data = load(tmp_path, binary_plan(), table(4), tier=3)
+    assert (len(data.train), len(data.validation), len(data.test)) == (0, 0, 4)
+    assert data.train.features.shape == (0, 2)
+
+
+def test_all_problems_of_a_site_come_out_in_one_error(tmp_path: Path) -> None:
+    frame = table().drop(columns="sex").astype({"sbp": object, "sick": object})
+    frame.loc[0, "sbp"] = "high"
+    frame.loc[1, "sbp"] = 12.0
+    frame.loc[2, "sick"] = 9
+    frame.loc[4, "pid"] = "p3"
+    found = problems(tmp_path, binary_plan(), frame)
+    assert found == (
+        "sex: the column is missing",
+        "sbp: 1 of 50 values are not numbers",
+        "sbp: 1 of 50 values lie outside 60 to 260 mmHg: check the unit",
+        "sick: 1 of 50 values are not among the classes 0, 1",
+        "pid: 1 patients have more than one row, and the plan wants one each",
+    )
+
+
+def test_an_error_names_the_site_and_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, binary_plan(), table().drop(columns="sex"))
+    assert str(caught.value).startswith("north: ")
+    assert "hint: Correct the site's file" in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_too_few_rows_are_refused_with_the_count(tmp_path: Path, rows: int) -> None:
+    (problem,) = problems(tmp_path, binary_plan(), table(rows))
+    assert problem == (
+        "5 rows for training, the plan wants at least 10 (limits.min_rows)"
+        if rows
+        else "the file has no rows"
+    )
+
+
+def test_rows_that_are_enough_only_with_the_test_part_are_too_few(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, binary_plan(), table(11))
+    assert problem.startswith("9 rows for training")
+
+
+def test_an_empty_site_is_refused_at_tier_3_too(tmp_path: Path) -> None:
+    assert problems(tmp_path, binary_plan(), table(0), tier=3) == ("the file has no rows",)
+
+
+def test_a_site_whose_rows_are_all_excluded_says_why(tmp_path: Path) -> None:
+    frame = table()
+    frame["sbp"] = None
+    plan = binary_plan(sbp='range = [60, 260]\nmissing = "exclude"')
+    assert problems(tmp_path, plan, frame) == ("no row is left (50 dropped: sbp missing)",)
+
+
+def test_rows_with_missing_values_are_excluded_on_record(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[1, 2, 3], "sbp"] = None
+    data = load(tmp_path, binary_plan(sbp='range = [60, 260]\nmissing = "exclude"'), frame)
+    assert data.exclusions == (Exclusion("sbp missing", 3),)
+    assert len(data.train) + len(data.validation) + len(data.test) == 47
+
+
+def test_missing_values_are_refused_by_default(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[1, 2], "sbp"] = None
+    assert problems(tmp_path, binary_plan(), frame) == ("sbp: 2 of 50 values are missing",)
+
+
+def test_zero_times_are_refused_unless_the_plan_excludes_them(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[0, 1], "T"] = [0.0, -3.0]
+    assert problems(tmp_path, cox_plan(), frame) == ("T: 2 of 50 values are zero or negative times",)
+    data = load(tmp_path, cox_plan('patient = "pid"\nexclude_nonpositive_time = true'), frame)
+    assert data.exclusions == (Exclusion("T not above 0", 2),)
+
+
+def test_a_single_class_site_is_loaded_with_a_note(tmp_path: Path) -> None:
+    frame = table()
+    frame["sick"] = 1
+    assert load(tmp_path, binary_plan(), frame).notes == ("the site has one class only",)
+
+
+def test_a_site_without_events_is_loaded_with_a_note(tmp_path: Path) -> None:
+    frame = table()
+    frame["E"] = 0
+    assert load(tmp_path, cox_plan(), frame).notes == (
+        "the site has no events",
+        "the site has fewer than 2 events",
+    )
+
+
+def test_a_validation_part_without_events_is_noted(tmp_path: Path) -> None:
+    frame = table()
+    frame["E"] = 0
+    frame.loc[[0, 1], "E"] = 1
+    assert "the validation part has no events" in load(tmp_path, cox_plan(), frame).notes
+
+
+def test_a_fixed_split_is_honoured_and_validation_comes_from_its_training_part(tmp_path: Path) -> None:
+    frame = table()
+    frame["fold"] = ["test" if number % 2 else "train" for number in range(50)]
+    plan = parse_plan(
+        BINARY + '[split]\ncolumn = "fold"\ntrain_value = "train"\ntest_value = "test"\n', "demo.toml"
+    )
+    data = load(tmp_path, plan, frame)
+    assert (len(data.train), len(data.validation), len(data.test)) == (20, 5, 25)
+    expected = torch.tensor(frame.loc[frame["fold"] == "test", "sbp"].to_numpy(), dtype=torch.float32)
+    assert torch.equal(data.test.features[:, 0], expected)
+    assert load(tmp_path, plan, frame.drop(columns="fold"), tier=3).notes == ()
+
+
+def test_rows_of_one_patient_stay_together(tmp_path: Path) -> None:
+    frame = table(90)
+    frame["pid"] = [f"p{number // 3}" for number in range(90)]
+    frame["sbp"] = 100.0 + np.arange(90) // 3  # the patient, readable from the tensor
+    data = load(tmp_path, binary_plan(patient='patient = "pid"\nrepeated_patients = "allow"'), frame)
+    parts = [set(part.features[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
+    assert not parts[0] & parts[1]
+    assert not parts[0] & parts[2]
+    assert not parts[1] & parts[2]
+
+
+def test_a_frame_with_a_doubled_column_is_refused() -> None:
+    frame = pd.concat([table(), table()[["sbp"]]], axis=1)
+    with pytest.raises(DataError, match="sbp: the column is named twice"):
+        load_frame(binary_plan(), "north", frame, 1)
+
+
+# The shapes of DOMAIN section 3, through the plans that ship
+
+
+def cprd_table(rows: int = 300) -> pd.DataFrame:
+    generator = np.random.default_rng(1)
+    flags = {name: generator.integers(0, 2, rows) for name in ("smoking_status", "bp_med", "diabetes_diag")}
+    return pd.DataFrame(
+        {
+            "pracid": 1,
+            "patid": np.arange(rows) // 2,
+            "sex": generator.choice(["F", "M"], rows),
+            **flags,
+            "sbp": generator.normal(130, 10, rows),
+            "tchol": generator.normal(5, 0.5, rows),
+            "hdl": generator.normal(1.5, 0.1, rows),
+            "landmark_age": generator.choice([40, 45, 85], rows),
+            "end_time": generator.uniform(0.5, 15, rows),
+            "event": generator.integers(0, 2, rows),
+            "cvd_before_landmark": [1] * 5 + [0] * (rows - 5),
+            "death_before_landmark": 0,
+        }
+    )
+
+
+def test_a_cprd_file_is_loaded_with_its_rules(tmp_path: Path) -> None:
+    data = load(tmp_path, load_plan(PROJECT / "lab/plans/cprd.toml"), cprd_table())
+    assert data.exclusions == (Exclusion("cardiovascular disease before the landmark", 5),)
+    assert data.train.features.shape[1] == 8
+    assert float(data.train.target.max()) == 10.0
+    assert data.train.event is not None
+    assert not data.train.event[data.train.target == 10.0].any()
+
+
+def test_a_cprd_file_without_its_rule_columns_is_refused(tmp_path: Path) -> None:
+    frame = cprd_table().drop(columns="death_before_landmark")
+    assert problems(tmp_path, load_plan(PROJECT / "lab/plans/cprd.toml"), frame) == (
+        "death_before_landmark: the column is missing",
+    )
+
+
+def test_an_interval_file_in_the_wrong_unit_is_refused_by_column(tmp_path: Path) -> None:
+    plan = load_plan(PROJECT / "lab/plans/interval.toml")
+    typical = {
+        "WBC_10_9_L": 6.0, "RBC_10_12_L": 4.7, "HGB_g_L": 140.0, "HCT_PCT": 42.0, "MCV_fL": 90.0,
+        "MCH_pg": 30.0, "MCHC_g_dL": 33.0, "PLT_10_9_L": 250.0, "RDW_SD_fL": 42.0, "NEUT_10_9_L": 3.5,
+        "LYMPH_10_9_L": 1.9, "MONO_10_9_L": 0.5, "EO_10_9_L": 0.2, "BASO_10_9_L": 0.05,
+        "NRBC_10_9_L": 0.0, "IG_10_9_L": 0.02, "Age": 45, "Sex": "F", "delay_hours": 20,
+        "height_m": 1.7, "weight_kg": 70,
+    }  # fmt: skip
+    frame = pd.DataFrame([typical] * 40).assign(ferritin_low=[0, 1] * 20)
+    assert load(tmp_path, plan, frame).notes == ()
+    frame["HGB_g_L"] = 14.0
+    frame["MCHC_g_dL"] = 330.0
+    assert problems(tmp_path, plan, frame) == (
+        "HGB_g_L: 40 of 40 values lie outside 30 to 250 g/l: check the unit",
+        "MCHC_g_dL: 40 of 40 values lie outside 15 to 50 g/dl: check the unit",
+    )
+
+
+def test_a_wide_eicu_file_is_loaded_by_blocks(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    rows = 60
+    physiology = {
+        "gcs_eyes": 4.0, "gcs_motor": 6.0, "gcs_verbal": 5.0, "heart_rate": 80.0, "systolic_bp": 120.0,
+        "respiration": 18.0, "o2_saturation": 97.0,
+    }  # fmt: skip
+    names = [f"drug_{n:04d}" for n in range(1, 1412)] + [f"dx_{n:03d}" for n in range(1, 687)]
+    counts = pd.DataFrame(generator.poisson(0.1, (rows, len(names))), columns=names)
+    stays = pd.DataFrame([physiology] * rows).assign(
+        uniquepid=[f"u{n // 2}" for n in range(rows)], died=[1, 0, 0] * 20
+    )
+    pd.concat([stays, counts], axis=1).to_parquet(tmp_path / "h.parquet")
+    data = load_site(load_plan(PROJECT / "lab/plans/eicu.toml"), "h", tmp_path / "h.parquet", 1)
+    assert [(group, len(indices)) for group, indices in data.layout.groups] == [
+        ("drugs", 1411),
+        ("diagnoses", 686),
+        ("physiology", 7),
+    ]
+
+
+# No value gets out
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    column=st.sampled_from(["pid", "sbp", "sex", "sick", "T", "E", "fold"]),
+    planted=st.one_of(st.just(SECRET), st.just(987654.328125), st.just(-987654.328125), st.just("")),
+    row=st.integers(0, 49),
+    survival=st.booleans(),
+    parquet=st.booleans(),
+)
+def test_no_planted_value_ever_shows_in_an_error(
+    tmp_path: Path, column: str, planted: object, row: int, survival: bool, parquet: bool
+) -> None:
+    split = '[split]\ncolumn = "fold"\ntrain_value = "train"\ntest_value = "test"\n'
+    plan = cox_plan(more=split) if survival else parse_plan(BINARY + split, "demo.toml")
+    frame = table().assign(fold=["train", "train", "test", "train", "test"] * 10)
+    cells: list[object] = frame[column].tolist()
+    cells[row] = planted
+    frame[column] = pd.Series(cells, dtype=object)
+    patients: list[object] = frame["pid"].tolist()
+    patients[(row + 1) % 50] = patients[row]  # and a patient twice
+    frame["pid"] = pd.Series(patients, dtype=object)
+    path = tmp_path / ("north.parquet" if parquet else "north.csv")
+    if parquet:
+        frame.astype({column: str, "pid": str}).to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    with pytest.raises(DataError) as caught:
+        load_site(plan, "north", path, 1)
+    message = str(caught.value)
+    assert SECRET not in message
+    assert "987654" not in message
+    assert f"p{row}\n" not in message
+    assert "free text" not in message
+
+
+# The public files
+
+
+def real_file(name: str) -> pd.DataFrame:
+    if not (REAL / name).is_file():
+        pytest.skip(f"{name} is not in FEDMAP_DATA or ../shared/data")
+    return pd.read_csv(REAL / name)
+
+
+@pytest.mark.real_data
+def test_the_four_hospitals_of_uci_heart_are_loaded(tmp_path: Path) -> None:
+    plan = load_plan(PROJECT / "lab/plans/uci-heart.toml")
+    frame = real_file("uci_heart/flamby_split_740.csv")
+    sites = [load(tmp_path, plan, rows) for _, rows in frame.groupby("site")]
+    assert [len(site.train) + len(site.validation) for site in sites] == [199, 172, 30, 85]
+    assert [len(site.test) for site in sites] == [104, 89, 16, 45]
+    assert "the training part has one class only" in sites[2].notes
+
+
+@pytest.mark.real_data
+def test_the_six_regions_of_tcga_brca_are_loaded(tmp_path: Path) -> None:
+    plan = load_plan(PROJECT / "lab/plans/tcga-brca.toml")
+    folds = real_file("tcga_brca/train_test_split.csv")
+    frame = real_file("tcga_brca/brca.csv").merge(folds, on="pid")
+    sites = [load(tmp_path, plan, rows) for _, rows in frame.groupby(frame["fold2"].str[-1])]
+    excluded = [exclusion.rows for site in sites for exclusion in site.exclusions]
+    assert excluded == [9, 3]
+    assert sum(len(s.train) + len(s.validation) + len(s.test) for s in sites) == 1088 - 12
+    smallest = sites[5]
+    assert smallest.train.event is not None
+    assert smallest.validation.event is not None
+    assert int(smallest.train.event.sum() + smallest.validation.event.sum()) == 2
+    assert all(site.train.features.shape[1] == 39 for site in sites)

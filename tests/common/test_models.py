@@ -1,0 +1,474 @@
+"""The registry builds the paper's networks: counts, names, and outputs and gradients equal to torch.nn's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from common.algorithm.convex_network import ConvexNetwork
+from common.algorithm.layers import Buffers, Dropout, Linear, Pass
+from common.algorithm.network import Network
+from common.algorithm.settings import PriorSettings
+from common.errors import ModelError
+from common.models import build_network
+from common.plan.sections import ModelSection
+
+Groups = Sequence[tuple[str, Sequence[int]]]
+
+EICU_FULL: Groups = (
+    ("drugs", range(1411)),
+    ("diagnoses", range(1411, 2097)),
+    ("physiology", range(2097, 2104)),
+)
+EICU_SMALL: Groups = (("drugs", range(12)), ("diagnoses", range(12, 21)), ("physiology", range(21, 28)))
+
+
+def block(inputs: int, outputs: int, dropout: float, batch_norm: bool = False) -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Linear(inputs, outputs), nn.ReLU()]
+    layers += [nn.BatchNorm1d(outputs)] * batch_norm
+    layers += [nn.Dropout(dropout)] * (dropout > 0)
+    return layers
+
+
+class Towers(nn.Module):
+    """The paper's multi-modal network, written with torch.nn."""
+
+    def __init__(self, drugs: int, diagnoses: int, physiology: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.cuts = [drugs, diagnoses, physiology]
+        self.drugs = self._tower((drugs, 100, 50, 10), dropout)
+        self.diagnoses = self._tower((diagnoses, 100, 50, 10), dropout)
+        self.physiology = self._tower((physiology, 40, 20, 10), dropout)
+        self.trunk = nn.Sequential(
+            *block(15, 15, 0.0), *block(15, 10, 0.0), *block(10, 5, 0.0), nn.Linear(5, outputs)
+        )
+
+    @staticmethod
+    def _tower(widths: Sequence[int], dropout: float) -> nn.Sequential:
+        a, b, c, d = widths
+        return nn.Sequential(
+            *block(a, b, dropout), *block(b, c, dropout), *block(c, d, dropout), nn.Linear(d, 5)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        drugs, diagnoses, physiology = x.split(self.cuts, dim=1)
+        parts = [self.drugs(drugs), self.diagnoses(diagnoses), self.physiology(physiology)]
+        return torch.as_tensor(self.trunk(torch.cat(parts, dim=1)))
+
+
+class Trunk(nn.Module):
+    """A plain stack under the name the registry gives it."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.trunk(x))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One architecture of the registry and the same in torch.nn."""
+
+    settings: Callable[[float], ModelSection]
+    groups: Groups
+    inputs: int
+    outputs: int
+    reference: Callable[[float], nn.Module]
+    dropout: float  # the paper's, or the plan's default
+
+    def network(self, dropout: float) -> Network:
+        return build_network(self.settings(dropout), self.groups, self.inputs, self.outputs)
+
+
+def _plain(inputs: int) -> Groups:
+    return (("", range(inputs)),)
+
+
+CASES = {
+    "cprd_survival": Case(
+        lambda rate: ModelSection(name="cprd_survival", dropout=rate),
+        _plain(9),
+        9,
+        1,
+        lambda rate: Trunk(
+            *block(9, 64, rate, True),
+            *block(64, 32, rate, True),
+            *block(32, 16, rate, True),
+            nn.Linear(16, 1),
+        ),
+        0.1,
+    ),
+    "interval_iron": Case(
+        lambda rate: ModelSection(name="interval_iron", dropout=rate),
+        _plain(18),
+        18,
+        2,
+        lambda rate: Trunk(*block(18, 64, rate, True), *block(64, 64, rate, True), nn.Linear(64, 2)),
+        0.1,
+    ),
+    "eicu_mortality": Case(
+        lambda rate: ModelSection(name="eicu_mortality", dropout=rate),
+        EICU_SMALL,
+        28,
+        2,
+        lambda rate: Towers(12, 9, 7, 2, rate),
+        0.3,
+    ),
+    "mlp": Case(
+        lambda rate: ModelSection(name="mlp", hidden=(11, 6), dropout=rate),
+        _plain(5),
+        5,
+        3,
+        lambda rate: Trunk(*block(5, 11, rate), *block(11, 6, rate), nn.Linear(6, 3)),
+        0.1,
+    ),
+    "mlp with batch norm": Case(
+        lambda rate: ModelSection(name="mlp", hidden=(11,), dropout=rate, batch_norm=True),
+        _plain(5),
+        5,
+        1,
+        lambda rate: Trunk(*block(5, 11, rate, True), nn.Linear(11, 1)),
+        0.1,
+    ),
+    "linear": Case(
+        lambda _: ModelSection(name="linear"), _plain(5), 5, 1, lambda _: Trunk(nn.Linear(5, 1)), 0.0
+    ),
+}
+
+every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def batch_norms(module: nn.Module) -> list[nn.BatchNorm1d]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d)]
+
+
+def twin(case: Case, network: Network, theta: Tensor, buffers: Buffers, dropout: float = 0.0) -> nn.Module:
+    """The torch.nn module with the parameters θ and the batch-norm statistics of `buffers`."""
+    module = case.reference(dropout)
+    module.load_state_dict(network.spec.to_mapping(theta), strict=False)
+    for layer, mean, variance, count in zip(
+        batch_norms(module),
+        buffers.mean.split(list(network.channels)),
+        buffers.variance.split(list(network.channels)),
+        buffers.count,
+        strict=True,
+    ):
+        layer.load_state_dict(
+            {"running_mean": mean, "running_var": variance, "num_batches_tracked": count}, strict=False
+        )
+    return module
+
+
+def some_buffers(network: Network, seed: int) -> Buffers:
+    generator = torch.Generator().manual_seed(seed)
+    channels = sum(network.channels)
+    return Buffers(
+        torch.randn(channels, generator=generator),
+        0.5 + torch.rand(channels, generator=generator),
+        torch.full((len(network.channels),), 7),
+    )
+
+
+def some_rows(case: Case, rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, case.inputs, generator=torch.Generator().manual_seed(seed))
+
+
+def some_theta(network: Network, seed: int) -> Tensor:
+    """A start moved off its symmetric points: batch-norm weights of one and biases of nought hide errors."""
+    theta = network.initialise(seed)
+    return theta + 0.05 * torch.randn(len(theta), generator=torch.Generator().manual_seed(seed + 1))
+
+
+def gradient_of(module: nn.Module, x: Tensor, direction: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad((module(x) * direction).sum(), tuple(module.parameters()))
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+# The paper's sizes
+
+
+def test_the_eicu_network_of_the_paper_has_223_002_parameters() -> None:
+    network = build_network(ModelSection(name="eicu_mortality"), EICU_FULL, 2104, 2)
+    assert network.spec.size == 223_002
+    module = Towers(1411, 686, 7, 2, 0.3)
+    assert sum(parameter.numel() for parameter in module.parameters()) == 223_002
+
+
+def test_the_learned_penalty_of_the_eicu_network_has_28_6_million_parameters() -> None:
+    network = build_network(ModelSection(name="eicu_mortality"), EICU_FULL, 2104, 2)
+    size = ConvexNetwork(network.spec, PriorSettings()).spec.size
+    # 32 tensors: 64 weights for each number of θ and of μ, then biases, 32 × 64 and 32 beside each tensor.
+    assert size == 2 * 64 * 223_002 + 32 * (64 + 32 * 64 + 32 + 32) == 28_613_888
+
+
+def test_the_survival_network_of_the_paper_has_its_parameters() -> None:
+    network = build_network(ModelSection(name="cprd_survival"), _plain(9), 9, 1)
+    assert network.spec.size == (9 * 64 + 64 + 128) + (64 * 32 + 32 + 64) + (32 * 16 + 16 + 32) + (16 + 1)
+    assert network.channels == (64, 32, 16)
+
+
+def test_the_iron_network_of_the_paper_has_its_parameters() -> None:
+    network = build_network(ModelSection(name="interval_iron"), _plain(18), 18, 2)
+    assert network.spec.size == 5_762
+    assert network.channels == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "inputs", "rates"),
+    [
+        ("cprd_survival", _plain(9), 9, [0.1] * 3),
+        ("interval_iron", _plain(18), 18, [0.1] * 2),
+        ("eicu_mortality", EICU_SMALL, 28, [0.3] * 9),
+        ("mlp", _plain(5), 5, [0.1] * 2),
+        ("linear", _plain(5), 5, []),
+    ],
+)
+def test_each_network_has_the_dropout_of_the_paper_by_default(
+    name: str, groups: Groups, inputs: int, rates: list[float]
+) -> None:
+    network = build_network(ModelSection.model_validate({"name": name}), groups, inputs, 2)
+    assert [layer.rate for layer in network.dropouts] == rates
+    widths = [layer.outputs for _, layer in network.named_layers if isinstance(layer, Linear)]
+    assert [layer.width for layer in network.dropouts] == [w for w in widths if w > 5][: len(rates)]
+
+
+# Parity with torch.nn
+
+
+@every_model
+@pytest.mark.parametrize("with_dropout", [True, False])
+def test_names_and_shapes_are_those_of_the_same_torch_modules(case: Case, with_dropout: bool) -> None:
+    rate = case.dropout if with_dropout else 0.0
+    named = dict(case.reference(rate).named_parameters())
+    spec = case.network(rate).spec
+    assert spec.names == tuple(named)
+    assert spec.shapes == tuple(tuple(parameter.shape) for parameter in named.values())
+
+
+@every_model
+def test_predictions_are_torchs_in_evaluation_mode(case: Case) -> None:
+    network = case.network(case.dropout)
+    theta, buffers = some_theta(network, 3), some_buffers(network, 5)
+    x = some_rows(case, 17)
+    before = x.clone()
+    module = twin(case, network, theta, buffers, case.dropout).eval()
+    with torch.no_grad():
+        assert_close(network.predict_one(theta, buffers, x), module(x))
+    assert torch.equal(x, before), "a pass changed its input"
+
+
+@every_model
+@pytest.mark.parametrize("source", ["autograd", "closed_form"])
+def test_outputs_and_gradients_are_torchs_in_training_mode(case: Case, source: str) -> None:
+    network = case.network(0.0)
+    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
+    x = torch.stack([some_rows(case, 17, seed) for seed in (1, 2)])
+    direction = torch.randn(2, 17, case.outputs, generator=torch.Generator().manual_seed(8))
+    outputs, gradients = forward_and_gradient(network, thetas, x, direction, Pass(training=True), source)
+    for k in range(2):
+        module = twin(case, network, thetas[k], network.initial_buffers()).train()
+        assert_close(outputs[k], module(x[k]).detach())
+        for found, expected in zip(gradients, gradient_of(module, x[k], direction[k]), strict=True):
+            assert_close(found[k], expected)
+
+
+def forward_and_gradient(
+    network: Network, thetas: Tensor, x: Tensor, direction: Tensor, at: Pass, source: str
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Outputs (S, B, outputs) and the gradient of Σ outputs · direction for every parameter."""
+    if source == "closed_form":
+        params = network.spec.views(thetas)
+        outputs, trace = network.forward(params, x, at)
+        return outputs.clone(), network.backward(params, trace, direction.clone())
+    leaves = tuple(view.clone().requires_grad_() for view in network.spec.views(thetas))
+    outputs, _ = network.forward(leaves, x, at)
+    return outputs.detach().clone(), torch.autograd.grad((outputs * direction).sum(), leaves)
+
+
+@every_model
+def test_running_statistics_move_as_torchs_do(case: Case) -> None:
+    network = case.network(0.0)
+    theta, buffers = some_theta(network, 3), some_buffers(network, 5)
+    module = twin(case, network, theta, buffers).train()
+    for seed in (1, 2, 3):
+        x = some_rows(case, 17, seed)
+        at = Pass(training=True)
+        network.forward(network.spec.views(theta[None]), x[None], at)
+        buffers = network.moved_buffers(_lead(buffers), at)
+        buffers = Buffers(buffers.mean[0], buffers.variance[0], buffers.count[0])
+        module(x)
+    layers = batch_norms(module)
+    if not layers:
+        assert buffers.mean.numel() == buffers.count.numel() == 0
+        return
+    assert_close(buffers.mean, torch.cat([_tensor(layer.running_mean) for layer in layers]))
+    assert_close(buffers.variance, torch.cat([_tensor(layer.running_var) for layer in layers]))
+    assert buffers.count.tolist() == [10] * len(layers)
+
+
+def _lead(buffers: Buffers) -> Buffers:
+    return Buffers(buffers.mean[None], buffers.variance[None], buffers.count[None])
+
+
+def _tensor(value: Tensor | None) -> Tensor:
+    assert value is not None
+    return value
+
+
+@every_model
+@pytest.mark.parametrize("source", ["autograd", "closed_form"])
+def test_a_padded_site_trains_as_if_it_were_alone(case: Case, source: str) -> None:
+    network = case.network(0.0)
+    rows, width = (17, 6), 17
+    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
+    x = torch.stack([some_rows(case, width, seed) for seed in (1, 2)])
+    x[1, 6:] = 1e3  # padding that would be noticed
+    direction = torch.randn(2, width, case.outputs, generator=torch.Generator().manual_seed(8))
+    mask = (torch.arange(width) < torch.tensor(rows)[:, None]).float().unsqueeze(-1)
+    counts = torch.tensor(rows, dtype=torch.float32).view(-1, 1, 1)
+    at = Pass(training=True, rows=counts, mask=mask)
+    outputs, gradients = forward_and_gradient(network, thetas, x, direction * mask, at, source)
+    for k, count in enumerate(rows):
+        module = twin(case, network, thetas[k], network.initial_buffers()).train()
+        assert_close(outputs[k, :count], module(x[k, :count]).detach())
+        expected = gradient_of(module, x[k, :count], direction[k, :count])
+        for found, by_torch in zip(gradients, expected, strict=True):
+            assert_close(found[k], by_torch)
+        for layer, mean in zip(batch_norms(module), at.batch_mean, strict=True):
+            # One pass from mean 0 with momentum 0.1 (the gradient's pass is the second).
+            assert_close(mean[k] * 0.19, _tensor(layer.running_mean))
+
+
+@every_model
+def test_with_dropout_the_closed_form_gradient_is_autograds(case: Case) -> None:
+    network = case.network(case.dropout)
+    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
+    x = torch.stack([some_rows(case, 17, seed) for seed in (1, 2)])
+    generator = torch.Generator().manual_seed(8)
+    direction = torch.randn(2, 17, case.outputs, generator=generator)
+    keep = tuple(
+        (torch.rand(2, 17, layer.width, generator=generator) >= layer.rate) / (1 - layer.rate)
+        for layer in network.dropouts
+    )
+    results = [
+        forward_and_gradient(network, thetas, x, direction, Pass(training=True, keep=keep), source)
+        for source in ("closed_form", "autograd")
+    ]
+    (outputs, closed), (same_outputs, by_autograd) = results
+    assert_close(outputs, same_outputs)
+    for found, expected in zip(closed, by_autograd, strict=True):
+        assert_close(found, expected)
+
+
+def test_a_dropout_mask_silences_its_units_and_scales_the_rest() -> None:
+    network = build_network(ModelSection(name="mlp", hidden=(4,), dropout=0.5), _plain(3), 3, 1)
+    assert [type(layer) for _, layer in network.named_layers].count(Dropout) == 1
+    theta = some_theta(network, 1)
+    x = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(2))
+    keep = torch.tensor([0.0, 2.0, 0.0, 2.0]).expand(1, 5, 4).clone()
+    outputs, _ = network.forward(network.spec.views(theta[None]), x, Pass(training=True, keep=(keep,)))
+    named = network.spec.to_mapping(theta)
+    hidden = torch.relu(x[0] @ named["trunk.0.weight"].T + named["trunk.0.bias"]) * keep[0]
+    assert_close(outputs[0], hidden @ named["trunk.3.weight"].T + named["trunk.3.bias"])
+
+
+# Start
+
+
+@every_model
+def test_linear_layers_start_uniform_within_torchs_bounds(case: Case) -> None:
+    network = case.network(case.dropout)
+    named = network.spec.to_mapping(network.initialise(12))
+    draws = []
+    for at, layer in network.named_layers:
+        if not isinstance(layer, Linear):
+            continue
+        bound = 1 / math.sqrt(layer.inputs)
+        for part in ("weight", "bias"):
+            values = named[f"{at}.{part}"]
+            assert float(values.abs().max()) <= bound
+            draws.append(values.flatten() / bound)
+    scaled = torch.cat(draws)
+    assert len(scaled.unique()) > 0.9 * len(scaled), "values repeat"
+    if len(scaled) > 1000:
+        assert float(scaled.mean()) == pytest.approx(0.0, abs=0.1)
+        assert float(scaled.std()) == pytest.approx(1 / math.sqrt(3), rel=0.05)  # uniform on ±1
+        assert float(scaled.abs().max()) > 0.99
+
+
+def test_torch_itself_still_starts_linear_layers_within_one_over_root_inputs() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(50, 400)
+    for values in (layer.weight, layer.bias):
+        assert float(values.abs().max()) == pytest.approx(1 / math.sqrt(50), rel=0.02)
+
+
+def test_batch_norm_starts_as_the_identity() -> None:
+    network = CASES["cprd_survival"].network(0.1)
+    named = network.spec.to_mapping(network.initialise(12))
+    assert all(bool((named[f"trunk.{i}.weight"] == 1).all()) for i in (2, 6, 10))
+    assert all(bool((named[f"trunk.{i}.bias"] == 0).all()) for i in (2, 6, 10))
+    buffers = network.initial_buffers()
+    assert bool((buffers.mean == 0).all())
+    assert bool((buffers.variance == 1).all())
+    assert buffers.count.tolist() == [0, 0, 0]
+
+
+def test_a_start_depends_on_its_seed_and_on_nothing_else() -> None:
+    network = CASES["eicu_mortality"].network(0.3)
+    first = network.initialise(1)
+    torch.manual_seed(99)
+    assert torch.equal(network.initialise(1), first)
+    assert not torch.equal(network.initialise(2), first)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param(_plain(28), id="no groups"),
+        pytest.param(EICU_SMALL[:2], id="no physiology"),
+        pytest.param((*EICU_SMALL, ("", range(28, 30))), id="some features without a group"),
+        pytest.param((*EICU_SMALL, ("imaging", range(28, 30))), id="a fourth group"),
+        pytest.param((), id="nothing at all"),
+    ],
+)
+def test_feature_groups_that_do_not_fit_the_towers_are_refused(groups: Groups) -> None:
+    with pytest.raises(ModelError, match="drugs, diagnoses, physiology") as refused:
+        build_network(ModelSection(name="eicu_mortality"), groups, 30, 2)
+    assert "group" in refused.value.hint
+
+
+@pytest.mark.parametrize("columns", [(12, 14, 13), (12, 13, 15), (20, 19, 18)])
+def test_a_group_whose_columns_are_not_next_to_each_other_is_refused_by_name(
+    columns: tuple[int, ...],
+) -> None:
+    groups = (EICU_SMALL[0], ("diagnoses", columns), EICU_SMALL[2])
+    with pytest.raises(ModelError, match="group diagnoses") as refused:
+        build_network(ModelSection(name="eicu_mortality"), groups, 28, 2)
+    assert "together" in refused.value.hint
+
+
+def test_groups_may_come_in_any_order_and_the_towers_keep_theirs() -> None:
+    shuffled = (("physiology", range(7)), ("drugs", range(7, 19)), ("diagnoses", range(19, 28)))
+    network = build_network(ModelSection(name="eicu_mortality"), shuffled, 28, 2)
+    assert [branch.name for branch in network.branches] == ["drugs", "diagnoses", "physiology"]
+    straight = CASES["eicu_mortality"].network(0.3)
+    theta = some_theta(straight, 1)
+    x = some_rows(CASES["eicu_mortality"], 4)
+    moved = torch.cat([x[:, 21:], x[:, :21]], dim=1)
+    buffers = straight.initial_buffers()
+    assert network.spec == straight.spec
+    assert_close(network.predict_one(theta, buffers, moved), straight.predict_one(theta, buffers, x))

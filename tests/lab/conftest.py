@@ -1,0 +1,106 @@
+"""Small cohort directories with invented rows, for tests of the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.plan import StudyPlan, parse_plan
+
+BINARY_PLAN = """
+[study]
+name = "toy"
+title = "A toy study"
+[task]
+kind = "binary"
+label = "sick"
+classes = [0, 1]
+metric = "auroc"
+[[features]]
+name = "a"
+kind = "number"
+range = [-50, 50]
+[[features]]
+name = "b"
+kind = "number"
+range = [-50, 50]
+[[features]]
+name = "c"
+kind = "number"
+range = [-50, 50]
+[model]
+name = "mlp"
+hidden = [16, 8]
+dropout = 0.1
+batch_norm = true
+[training]
+epochs = 3
+batch_size = 32
+learning_rate = 0.01
+[rounds]
+count = 5
+evaluate_every = 2
+[limits]
+min_rows = 10
+"""
+
+SURVIVAL_PLAN = (
+    BINARY_PLAN.replace('kind = "binary"', 'kind = "cox"')
+    .replace(
+        'label = "sick"\nclasses = [0, 1]\nmetric = "auroc"',
+        'time = "years"\nevent = "sick"\nmetric = "c_index"',
+    )
+    .replace("[[features]]", 'time_unit = "years"\nhorizon = 5.0\n[[features]]', 1)
+    .replace('name = "mlp"\nhidden = [16, 8]\ndropout = 0.1\nbatch_norm = true', 'name = "cprd_survival"')
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_torch_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def binary_plan() -> StudyPlan:
+    return parse_plan(BINARY_PLAN, "toy.toml")
+
+
+@pytest.fixture
+def survival_plan() -> StudyPlan:
+    return parse_plan(SURVIVAL_PLAN, "toy-survival.toml")
+
+
+MakeCohort = Callable[..., Path]
+
+
+@pytest.fixture
+def make_cohort(tmp_path: Path) -> MakeCohort:
+    """Write a cohort of sites with the given (tier, rows); sites differ in size, shift and risk."""
+
+    def make(sites: dict[str, tuple[int, int]], seed: int = 0) -> Path:
+        directory = tmp_path / "cohort"
+        directory.mkdir()
+        lines = ["site,tier,region"]
+        for number, (site, (tier, rows)) in enumerate(sites.items()):
+            lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
+            write_site(directory / f"{site}.csv", rows, seed * 1000 + number)
+        (directory / "sites.csv").write_text("\n".join(lines) + "\n")
+        return directory
+
+    return make
+
+
+def write_site(path: Path, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(rng.normal(0, 0.5, 3), 1.0, (rows, 3))
+    risk = features @ (np.array([1.0, -0.7, 0.4]) + rng.normal(0, 0.3, 3))
+    sick = (rng.random(rows) < 1 / (1 + np.exp(-risk))).astype(int)
+    years = np.clip(rng.exponential(4 * np.exp(-0.5 * risk)), 0.01, 5).round(2)
+    table = np.column_stack([features, sick, years])
+    np.savetxt(
+        path, table, delimiter=",", header="a,b,c,sick,years", comments="", fmt=["%.6f"] * 3 + ["%d", "%.2f"]
+    )

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.conftest import BINARY_PLAN, MakeCohort
+
+SITES = {"one": (1, 120), "two": (1, 100), "four": (2, 60), "five": (3, 50)}
+
+
+def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lab.cli", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def test_simulate_prints_a_table_and_writes_the_results(make_cohort: MakeCohort, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(BINARY_PLAN)
+    out = tmp_path / "out"
+    done = lab(
+        "simulate",
+        "--plan",
+        tmp_path / "plan.toml",
+        "--data",
+        make_cohort(SITES),
+        "--out",
+        out,
+        "--rounds",
+        "2",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "AUROC" in done.stdout
+    assert {"metrics.csv", "mu.safetensors", "psi.safetensors", "convergence.png", "personal"} <= {
+        path.name for path in out.iterdir()
+    }
+
+
+def test_simulate_answers_in_json_alone_on_request(make_cohort: MakeCohort, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(BINARY_PLAN)
+    done = lab(
+        *(
+            "simulate",
+            "--plan",
+            tmp_path / "plan.toml",
+            "--data",
+            make_cohort(SITES),
+            "--out",
+            tmp_path / "out",
+        ),
+        *("--rounds", "1", "--engine", "loop", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sites"] == {"tier_1": 2, "tier_2": 1, "tier_3": 1}
+
+
+def test_a_faulty_plan_gives_all_problems_and_a_hint_and_no_stack_trace(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        BINARY_PLAN.replace('metric = "auroc"', 'metric = "beauty"').replace("epochs = 3", "epoks = 3")
+    )
+    done = lab("simulate", "--plan", tmp_path / "plan.toml", "--data", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "task.metric" in done.stderr
+    assert "epoks" in done.stderr
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_cohort_is_named_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(BINARY_PLAN)
+    done = lab(
+        "simulate", "--plan", tmp_path / "plan.toml", "--data", tmp_path / "none", "--out", tmp_path / "out"
+    )
+    assert done.returncode == 1
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_import_of_a_folder_without_the_files_says_where_to_get_them(tmp_path: Path) -> None:
+    done = lab("import", "uci-heart", "--source", tmp_path, "--out", tmp_path / "cohort")
+    assert done.returncode == 1
+    assert "UCI" in done.stderr
+    assert "Traceback" not in done.stderr

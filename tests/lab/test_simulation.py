@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from common.algorithm.aggregation import SiteParameters
+from common.errors import TrainingError
+from common.metrics import Metric, SkippedMetric
+from common.plan import StudyPlan
+from lab.engines import VectorisedEngine
+from lab.federation import load_federation
+from lab.figures import draw_convergence
+from lab.methods import METHODS
+from lab.methods.fedmap import FedMap
+from lab.results import summarise, write_study
+from lab.simulation import Study, simulate
+from tests.lab.conftest import MakeCohort
+
+SITES = {"one": (1, 200), "two": (1, 150), "three": (1, 120), "four": (2, 80), "five": (3, 60)}
+
+
+def run(plan: StudyPlan, directory: Path, method: str = "fedmap", rounds: int = 4) -> Study:
+    federation = load_federation(plan, directory)
+    return simulate(federation, METHODS[method](), VectorisedEngine(2), rounds, seed=3)
+
+
+def values(study: Study, tier: int, model: str, metric: str) -> list[float]:
+    return [
+        s.result.value
+        for s in study.scores
+        if (s.tier, s.model, s.result.name) == (tier, model, metric) and isinstance(s.result, Metric)
+    ]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_all_three_tiers_are_trained_and_scored(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    study = run(binary_plan, make_cohort(SITES))
+    assert len(values(study, 1, "personal", "auroc")) == 3
+    assert len(values(study, 2, "personal", "auroc")) == 1
+    assert len(values(study, 3, "global", "auroc")) == 1
+    assert not values(study, 3, "personal", "auroc")
+    assert min(values(study, 1, "personal", "auroc")) > 0.6
+
+
+def test_survival_sites_get_risks_and_a_pooled_baseline(
+    survival_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    study = run(survival_plan, make_cohort(SITES))
+    assert study.rule.baseline is not None
+    assert min(values(study, 1, "personal", "c_index")) > 0.55
+    assert values(study, 3, "global", "brier")
+    assert 0 < values(study, 1, "personal", "brier")[0] < 0.5
+
+
+@pytest.mark.parametrize("method", ["fedavg", "individual"])
+def test_baselines_run_on_the_same_federation(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, method: str
+) -> None:
+    study = run(binary_plan, make_cohort(SITES), method)
+    assert len(values(study, 1, "personal", "auroc")) == 3
+    assert (study.trained.prior is None) == (method == "individual")
+
+
+def test_the_loss_falls_over_the_rounds(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    history = run(binary_plan, make_cohort(SITES), rounds=6).trained.history
+    assert [record.round for record in history] == [1, 2, 3, 4, 5, 6]
+    assert history[-1].loss < history[0].loss
+
+
+def test_a_single_class_site_trains_and_its_auroc_is_skipped_with_the_reason(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    directory = make_cohort(SITES)
+    lines = (directory / "two.csv").read_text().splitlines()
+    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
+    (directory / "two.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    study = run(binary_plan, directory)
+    assert "two" in study.trained.personal
+    (skipped,) = [
+        s.result
+        for s in study.scores
+        if s.site == "two" and s.model == "personal" and s.result.name == "auroc"
+    ]
+    assert isinstance(skipped, SkippedMetric)
+    assert "one class" in skipped.reason
+    write_study(study, tmp_path / "out", "fedmap", "vectorised", 4, 3)
+    rows = [row for row in read(tmp_path / "out" / "skipped.csv") if row["site"] == "two"]
+    assert any("one class" in row["reason"] for row in rows)
+    assert any("one class" in row["note"] for row in read(tmp_path / "out" / "notes.csv"))
+
+
+def test_a_survival_site_without_events_trains_and_is_recorded(
+    survival_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    directory = make_cohort(SITES)
+    lines = (directory / "three.csv").read_text().splitlines()
+    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
+    (directory / "three.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    study = run(survival_plan, directory)
+    assert "three" in study.trained.personal
+    assert torch.isfinite(study.trained.personal["three"].theta).all()
+    assert not [s for s in study.scores if s.site == "three" and isinstance(s.result, Metric)]
+
+
+def test_a_study_that_diverges_everywhere_is_an_error_not_a_result(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(SITES))
+    spoilt = [
+        site.data.train.features.fill_(float("inf")) for site in federation.tier(1)
+    ]  # what a missed check would let through
+    assert spoilt
+    with pytest.raises(TrainingError, match="failed at every site"):
+        simulate(federation, FedMap(), VectorisedEngine(2), 2, seed=0)
+
+
+def test_one_diverging_site_is_recorded_and_the_round_goes_on(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(SITES))
+    federation.tier(1)[0].data.train.features.fill_(float("inf"))
+    study = simulate(federation, FedMap(), VectorisedEngine(2), 2, seed=0)
+    assert {failure.site for failure in study.failed} == {federation.tier(1)[0].name}
+    assert len(study.failed) == 2
+    assert study.trained.prior is not None
+    assert torch.isfinite(study.trained.prior.mu).all()
+
+
+def test_written_results_can_be_read_back(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    study = run(binary_plan, make_cohort(SITES))
+    out = tmp_path / "out"
+    write_study(study, out, "fedmap", "vectorised", 4, 3)
+    draw_convergence(study, out / "convergence.png")
+    rows = read(out / "metrics.csv")
+    assert list(rows[0]) == ["tier", "site", "region", "metric", "value"]
+    assert {row["site"] for row in rows} == set(SITES)
+    named = load_file(out / "mu.safetensors")
+    spec = study.federation.model.network.spec
+    assert study.trained.prior is not None
+    assert torch.equal(
+        spec.from_mapping({n: t for n, t in named.items() if not n.startswith("buffers.")}),
+        study.trained.prior.mu,
+    )
+    assert {path.stem for path in (out / "personal").iterdir()} == {"one", "two", "three", "four"}
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["plan_digest"] == binary_plan.digest
+    assert (out / "convergence.png").stat().st_size > 10_000
+    assert len(read(out / "rounds.csv")) == 4
+
+
+def test_the_summary_is_the_median_over_sites(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    study = run(binary_plan, make_cohort(SITES))
+    (row,) = [r for r in summarise(study.scores) if (r.tier, r.model, r.metric) == (1, "personal", "auroc")]
+    assert row.median == pytest.approx(float(np.median(values(study, 1, "personal", "auroc"))))
+    assert row.sites == 3
+
+
+def test_a_personal_model_differs_from_the_global_one(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    study = run(binary_plan, make_cohort(SITES))
+    assert study.trained.prior is not None
+    models: list[SiteParameters] = list(study.trained.personal.values())
+    assert all(not torch.equal(model.theta, study.trained.prior.mu) for model in models)
