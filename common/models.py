@@ -60,8 +60,7 @@ def _blocks(widths: Sequence[int], dropout: float, batch_norm: bool) -> tuple[La
         layers += [Linear(inputs, outputs), Relu()]
         if batch_norm:
             layers.append(BatchNorm(outputs))
-        if dropout > 0:
-            layers.append(Dropout(dropout, outputs))
+        layers.append(Dropout(dropout, outputs))  # also at rate 0: names must not depend on the rate
     return tuple(layers)
 
 
@@ -80,10 +79,10 @@ def _eicu_mortality(
     towers = {"drugs": (100, 50, 10), "diagnoses": (100, 50, 10), "physiology": (40, 20, 10)}
     branches: list[Branch] = []
     for name in EICU_GROUPS:
-        start, stop = columns[name][0], columns[name][-1] + 1
-        if list(columns[name]) != list(range(start, stop)):
+        start, stop = min(columns[name], default=0), max(columns[name], default=-1) + 1
+        if not columns[name] or list(columns[name]) != list(range(start, stop)):
             raise ModelError(
-                f"the features of group {name} are not next to each other",
+                f"the features of group {name} are none, or not next to each other",
                 hint="list the features of one group together in the plan",
             )
         hidden = _blocks((stop - start, *towers[name]), dropout, batch_norm=False)

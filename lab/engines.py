@@ -46,7 +46,8 @@ class LoopEngine:
         penalised: bool = True,
     ) -> Fits:
         return [
-            fit_sites(model, settings, prior, [task], "autograd", penalised=penalised)[0] for task in tasks
+            fit_sites(model, settings, prior, [task], "autograd_likelihood", penalised=penalised)[0]
+            for task in tasks
         ]
 
 

@@ -5,6 +5,9 @@ odd-sized batch first, every later batch is full at every site that still has on
 padding. A remainder of a single row sits that epoch out (another row every time): one row has no variance
 for batch-norm to divide by, and no comparison for a Cox loss.
 
+Dropout draws, for every row and layer, one of MASKS fixed masks: a few thousand random subsets of units
+serve as well as fresh ones, and picking one costs a small part of drawing it unit by unit.
+
 Streams are per site (`seeding`), so a site's batches do not depend on who is packed beside it.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,6 +26,8 @@ from common.algorithm.examples import Examples
 from common.algorithm.layers import Dropout
 from common.algorithm.likelihood import LikelihoodName, Outcome, risk_sets
 from common.algorithm.seeding import derive_seed, numpy_stream
+
+MASKS = 4096
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,9 @@ class BatchStream:
     ) -> None:
         self._data = data
         self._batch_size = batch_size
-        self._dropouts = dropouts
+        self._tables = [
+            mask_table(layer.rate, layer.width, position) for position, layer in enumerate(dropouts)
+        ]
         self._order = [numpy_stream(derive_seed(seed, "order")) for seed in seeds]
         self._noise = [numpy_stream(derive_seed(seed, "dropout")) for seed in seeds]
         self._full = full_batches(data.rows, batch_size)
@@ -164,22 +172,22 @@ class BatchStream:
         )
 
     def _dropout_masks(self, rows: NDArray[np.int64], width: int) -> tuple[Tensor, ...]:
-        """Masks from 16 random bits a unit: keep where they are not below rate · 2¹⁶."""
-        if not self._dropouts:
+        """For every row and layer a mask drawn from the layer's table; padding rows get the first one."""
+        if not self._tables:
             return ()
-        bits = [np.zeros((len(rows), width, layer.width), dtype=np.int16) for layer in self._dropouts]
-        total = sum(layer.width for layer in self._dropouts)
+        chosen = np.zeros((len(self._tables), len(rows), width), dtype=np.int64)
         for site, count in enumerate(rows.tolist()):
-            units = count * total
-            drawn = self._noise[site].integers(0, 2**64, (units + 3) // 4, dtype=np.uint64).view(np.int16)
-            start = 0
-            for layer, into in zip(self._dropouts, bits, strict=True):
-                stop = start + count * layer.width
-                into[site, :count] = drawn[start:stop].reshape(count, layer.width)
-                start = stop
-        masks: list[Tensor] = []
-        for layer, drawn_bits in zip(self._dropouts, bits, strict=True):
-            below = round(layer.rate * 2**16)
-            kept = torch.from_numpy(drawn_bits) >= below - 2**15
-            masks.append(torch.where(kept, 2**16 / (2**16 - below), 0.0))
-        return tuple(masks)
+            drawn = self._noise[site].integers(0, MASKS, (len(self._tables), count))
+            chosen[:, site, :count] = drawn
+        picks = torch.from_numpy(chosen)
+        return tuple(
+            table.index_select(0, pick.flatten()).view(len(rows), width, -1)
+            for table, pick in zip(self._tables, picks.unbind(0), strict=True)
+        )
+
+
+@lru_cache(maxsize=64)
+def mask_table(rate: float, width: int, position: int) -> Tensor:
+    """MASKS independent dropout masks of one layer, (MASKS, width), already divided by the keep rate."""
+    uniform = numpy_stream(derive_seed(0, "dropout-table", position)).random((MASKS, width))
+    return torch.from_numpy(np.where(uniform >= rate, 1.0 / (1.0 - rate), 0.0).astype(np.float32))

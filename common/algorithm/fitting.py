@@ -4,8 +4,9 @@
 serve T1 (start from θ_k or μ) and T2 (start from μ). A fit depends on its inputs and seed only, not on the
 sites beside it.
 
-The gradient of the likelihood comes from autograd or from the layers' closed form, and so does that of R:
-`gradient` says which, and a test says that it does not matter.
+Gradients come from two sources, and a test says that it does not matter which. `autograd_likelihood` (a
+single site): autograd for L, the closed form for R. `closed_form` (many sites): the layers' own backward
+pass too, with no graph. `autograd`: everything from the formulas, nothing cached; the reference.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from common.algorithm.settings import FedmapSettings, TrainingSettings
 from common.algorithm.weights import log_weight
 from common.errors import TrainingError
 
-GradientSource = Literal["closed_form", "autograd"]
+GradientSource = Literal["autograd_likelihood", "closed_form", "autograd"]
 EVALUATION_ROWS = 256
 
 
@@ -80,7 +81,7 @@ def fit_local(
     settings: FedmapSettings,
     prior: Prior,
     task: SiteTask,
-    gradient: GradientSource = "autograd",
+    gradient: GradientSource = "autograd_likelihood",
 ) -> LocalFit:
     """Local MAP estimation at one site; raises `TrainingError` where it fails."""
     (fit,) = fit_sites(model, settings, prior, [task], gradient)
@@ -101,6 +102,8 @@ def fit_sites(
     penalised: bool = True,
 ) -> list[LocalFit | FailedFit]:
     """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training)."""
+    if not tasks:
+        return []
     for task in tasks:
         if len(task.train) < 2:
             raise TrainingError(
@@ -208,19 +211,22 @@ class _Fitting:
         leaves = tuple(view.detach().requires_grad_() for view in network.spec.views(theta))
         outputs, _ = network.forward(leaves, batch.features, at)
         loss = negative_log_likelihood(self._model.likelihood, outputs, batch.outcome) / batch.rows
-        if self._penalty is not None:
+        if self._penalty is not None and self._gradient == "autograd":
             loss = loss + self._penalty.plain_value(network.spec.flatten(leaves, lead=1))
-        return network.spec.flatten(torch.autograd.grad(loss.sum(), leaves), lead=1)
+        flat = network.spec.flatten(torch.autograd.grad(loss.sum(), leaves), lead=1)
+        if self._penalty is not None and self._gradient == "autograd_likelihood":
+            flat.add_(self._penalty.gradient(theta))
+        return flat
 
     def _judge(self, epoch: int, alive: np.ndarray, validation: PackedRows) -> np.ndarray:
         """Score the epoch on validation rows, keep the best of each site, say who has run out of patience."""
         losses = _loss_per_row(self._model, self._theta, self._buffers, validation, self._validation_outcome)
-        better = (losses < self._best_loss[alive]) | ~self._judges
+        better = (np.isfinite(losses) & (losses < self._best_loss[alive])) | ~self._judges
         self._epochs[alive] = epoch
         at = np.flatnonzero(better)
         into = torch.from_numpy(alive[at])
         source = torch.from_numpy(at)
-        self._best_loss[alive[at]] = losses[at]
+        self._best_loss[alive[at]] = np.where(self._judges[at], losses[at], np.inf)
         self._best_epoch[alive[at]] = epoch
         self._best_theta[into] = self._theta[source]
         self._best_buffers.mean[into] = self._buffers.mean[source]

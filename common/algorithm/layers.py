@@ -89,7 +89,7 @@ class Relu:
     def backward(
         self, _: tuple[Tensor, ...], y: Saved, grad: Tensor, __: bool
     ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-        return torch.ops.aten.threshold_backward(grad, y, 0), ()
+        return torch.ops.aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad), ()
 
 
 @dataclass(frozen=True)

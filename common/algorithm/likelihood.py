@@ -35,7 +35,7 @@ class RiskSets:
     event: Tensor  # (S, B) float32: 1 where the event happened
     last: Tensor  # (S, B) int64: last position that is still at risk at this row's time (end of its tie)
     before: Tensor  # (S, B) int64: first position of the tie; a cumulative sum up to it leaves the tie out
-    share: Tensor  # (S, B) float32: Efron's l/d for the l-th of d tied events, 0 for the rest
+    share: Tensor  # (S, B) float64: Efron's l/d for the l-th of d tied events, 0 for the rest
 
 
 def risk_sets(time: NDArray[np.float64], event: NDArray[np.bool_], rows: NDArray[np.int64]) -> RiskSets:
@@ -58,9 +58,9 @@ def risk_sets(time: NDArray[np.float64], event: NDArray[np.bool_], rows: NDArray
     share = np.where(happened > 0, earlier / np.maximum(tied, 1.0), 0.0)
     return RiskSets(
         event=torch.from_numpy(happened.astype(np.float32)),
-        last=torch.from_numpy(np.ascontiguousarray(last)),
+        last=torch.from_numpy(last.copy()),
         before=torch.from_numpy(before),
-        share=torch.from_numpy(share.astype(np.float32)),
+        share=torch.from_numpy(share),
     )
 
 
@@ -96,17 +96,22 @@ def _label(outcome: Outcome) -> Tensor:
 
 
 def _cox(eta: Tensor, outcome: Outcome) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """−Σ_events [η_i − log(Σ_{at risk} e^η − (l/d) Σ_{tied events} e^η)], shifted by max η for safety."""
+    """−Σ_events [η_i − log(Σ_{at risk} e^η − (l/d) Σ_{tied events} e^η)], shifted by max η.
+
+    In float64: one shift for all risk sets would lose the early ones in float32 once log hazards spread.
+    """
     risk = outcome.risk
     assert risk is not None, "the Cox likelihood needs risk sets"
-    peak = torch.where(outcome.weight > 0, eta, -torch.inf).amax(1, keepdim=True).detach()
-    hazard = torch.exp(eta - peak) * outcome.weight  # (S, B)
+    true_row = outcome.weight > 0
+    exact = torch.where(true_row, eta.double(), 0.0)
+    peak = exact.amax(1, keepdim=True).detach()
+    hazard = torch.where(true_row, torch.exp(exact - peak), 0.0)  # (S, B)
     at_risk = hazard.cumsum(1).gather(1, risk.last)
     tied = F.pad((hazard * risk.event).cumsum(1), (1, 0))  # (S, B+1), so that index 0 is "nothing yet"
     tied = tied.gather(1, risk.last + 1) - tied.gather(1, risk.before)
     denominator = torch.where(risk.event > 0, at_risk - risk.share * tied, 1.0)
-    each = risk.event * (torch.log(denominator) + peak - eta)
-    return each.sum(1), (hazard, denominator)
+    each = risk.event * (torch.log(denominator) + peak - exact)
+    return each.sum(1).to(eta.dtype), (hazard, denominator)
 
 
 def _cox_gradient(eta: Tensor, outcome: Outcome) -> Tensor:
@@ -115,8 +120,8 @@ def _cox_gradient(eta: Tensor, outcome: Outcome) -> Tensor:
     _, (hazard, denominator) = _cox(eta, outcome)
     inverse = risk.event / denominator
     # A row is at risk for every event whose risk set reaches as far as the row: sum those from the right.
-    reach = torch.zeros_like(eta).scatter_add_(1, risk.last, inverse)
+    reach = torch.zeros_like(hazard).scatter_add_(1, risk.last, inverse)
     from_right = reach.flip(1).cumsum(1).flip(1)
     # Efron takes a share of the tied events back out; a tie is known by its last position.
-    taken = torch.zeros_like(eta).scatter_add_(1, risk.last, inverse * risk.share).gather(1, risk.last)
-    return hazard * (from_right - risk.event * taken) - risk.event
+    taken = torch.zeros_like(hazard).scatter_add_(1, risk.last, inverse * risk.share).gather(1, risk.last)
+    return (hazard * (from_right - risk.event * taken) - risk.event).to(eta.dtype)

@@ -17,7 +17,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from lab.cohorts.icu_vocabulary import CODES, CONDITIONS, DRUGS, INGREDIENTS, NEURO, Vocabulary, frozen_vocabulary
+from lab.cohorts.icu_vocabulary import (
+    CODES,
+    CONDITIONS,
+    DRUGS,
+    INGREDIENTS,
+    NEURO,
+    Vocabulary,
+    frozen_vocabulary,
+)
 from lab.cohorts.site_plan import FloatArray, PlannedSite, PlanSettings, Region, TierSizes
 from lab.cohorts.site_table import SiteTable
 
@@ -39,7 +47,7 @@ DRUG_COLUMNS = tuple(f"drug_{i:04d}" for i in range(1, DRUGS + 1))
 CODE_COLUMNS = tuple(f"dx_{i:03d}" for i in range(1, CODES + 1))
 SIGNS = ("gcs_eyes", "gcs_motor", "gcs_verbal", "heart_rate", "systolic_bp", "respiration", "o2_saturation")
 FEATURES = (*DRUG_COLUMNS, *CODE_COLUMNS, *SIGNS)
-DEVIATION = (0.50, 0.50, 0.35)
+DEVIATION = (0.55, 0.50, 0.45)
 """SD over hospitals of each direction's coefficient."""
 DEATHS = {1: (-2.75, 0.70), 2: (-2.90, 0.95), 3: (-3.55, 1.75)}
 """Median logit of the death rate and its SD over hospitals, by tier: small units are the most specialised."""
@@ -63,15 +71,15 @@ class Channels:
 def shared_logit(x: Channels) -> FloatArray:
     """What all hospitals have in common."""
     return np.asarray(
-        x.coma * (0.70 - 0.20 * np.tanh(x.sedation))  # a sedated patient's low score says less
-        + 0.45 * x.resuscitation
-        + 0.15 * x.sedation
-        - 0.30 * x.routine
-        + 0.35 * x.failure
-        - 0.20 * x.harmless
-        + 0.45 * np.logaddexp(0.0, 3.0 * x.shock) / 3.0
-        + 0.25 * np.tanh(x.shock) * np.tanh(x.coma)
-        + 0.30 * np.abs(x.breathing)
+        x.coma * (0.50 - 0.20 * np.tanh(x.sedation))  # a sedated patient's low score says less
+        + 0.35 * x.resuscitation
+        + 0.05 * x.sedation
+        - 0.20 * x.routine
+        + 0.25 * x.failure
+        - 0.15 * x.harmless
+        + 0.30 * np.logaddexp(0.0, 3.0 * x.shock) / 3.0
+        + 0.20 * np.tanh(x.shock) * np.tanh(x.coma)
+        + 0.20 * np.abs(x.breathing)
     )
 
 
@@ -93,11 +101,11 @@ def channels(drugs: FloatArray, codes: FloatArray, signs: FloatArray, vocabulary
     ordered, coded = np.log1p(drugs), np.log1p(codes)
     eyes, motor, verbal, heart_rate, systolic, respiration, saturation = signs.T
     return Channels(
-        resuscitation=(ordered @ vocabulary.resuscitation - 1.3) / 1.6,
-        sedation=(ordered @ vocabulary.sedation - 1.2) / 1.5,
-        routine=(ordered @ vocabulary.routine - 2.2) / 2.2,
-        failure=(coded @ vocabulary.failure - 1.35) / 1.45,
-        harmless=(coded @ vocabulary.harmless - 1.2) / 1.35,
+        resuscitation=(ordered @ vocabulary.resuscitation - 2.2) / 2.6,
+        sedation=(ordered @ vocabulary.sedation - 2.4) / 2.6,
+        routine=(ordered @ vocabulary.routine - 3.5) / 3.6,
+        failure=(coded @ vocabulary.failure - 1.5) / 2.0,
+        harmless=(coded @ vocabulary.harmless - 3.2) / 2.9,
         coma=(12.0 - (eyes + motor + verbal)) / 2.9,
         shock=(heart_rate / systolic - 0.72) / 0.19,
         breathing=(respiration - 20) / 5 - (saturation - 95.5) / 3,
@@ -146,7 +154,7 @@ def make_site(site: PlannedSite) -> SiteTable:
     grave = rng.standard_normal(site.rows)
     grave = np.where(again, 0.7 * grave[first] + 0.7 * grave, grave)
     drugs = _draw_orders(site, habits, condition, grave, rng)
-    codes = _draw_codes(site, habits, condition, rng)
+    codes = _draw_codes(site, habits, condition, grave, rng)
     signs = _draw_signs(site, condition == NEURO, grave, rng)
     x = channels(drugs.astype(np.float64), codes.astype(np.float64), signs, VOCABULARY)
     logit = shared_logit(x) + hospital_deviation(x, site.risk)
@@ -193,14 +201,15 @@ def _draw_orders(
 
 
 def _draw_codes(
-    site: PlannedSite, habits: _Habits, condition: NDArray[np.intp], rng: np.random.Generator
+    site: PlannedSite, habits: _Habits, condition: NDArray[np.intp], grave: FloatArray, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
     """Diagnoses by code: (stays, codes). A code is charted again and again; at least three in all."""
     zeal = 5.0 * np.exp(0.3 * site.covariates[1] + 0.4 * rng.standard_normal(len(condition)))
-    shares = special.softmax(VOCABULARY.code_weight + habits.codes, axis=1)  # (conditions, codes)
-    charted = rng.poisson(shares[condition] * zeal[:, None])
+    weights = VOCABULARY.code_weight[condition] + habits.codes + np.outer(grave, VOCABULARY.code_severity)
+    shares = special.softmax(weights, axis=1)  # (stays, codes)
+    charted = rng.poisson(shares * zeal[:, None])
     charted[charted > 0] += rng.poisson(rng.gamma(1.0, 1.6, int((charted > 0).sum())))
-    main = np.argmax(shares, axis=1)[condition]
+    main = np.argmax(shares, axis=1)
     charted[np.arange(len(condition)), main] += np.maximum(3 - charted.sum(axis=1), 0)
     return np.minimum(charted, 200).astype(np.uint8)
 

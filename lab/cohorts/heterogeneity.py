@@ -9,16 +9,7 @@ It prints nothing and holds no value of any patient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-from scipy.spatial.distance import pdist
-
-from lab.cohorts.site_plan import FloatArray
-from lab.cohorts.site_table import SiteTable
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Vocabulary:
     sedation: FloatArray  # (drugs,)
     routine: FloatArray  # (drugs,)
     code_weight: FloatArray  # (conditions, codes) log popularity
+    code_severity: FloatArray  # (codes,)
     failure: FloatArray  # (codes,)
     harmless: FloatArray  # (codes,)
 
@@ -42,18 +43,20 @@ def frozen_vocabulary() -> Vocabulary:
     rng = np.random.default_rng([VERSION, DRUGS, CODES])
     ingredient_of = _names_of_ingredients(rng)
     popularity = -1.0 * np.log(np.arange(INGREDIENTS) + 5.0)
-    # Roles sit among the fairly common ingredients: a channel nobody is given would carry no risk.
-    common = rng.permutation(np.arange(1, 45))
-    resuscitation = _channel(common[:14], INGREDIENTS, rng)
-    sedation = _channel(common[14:24], INGREDIENTS, rng)
-    routine = _channel(common[24:44], INGREDIENTS, rng)
-    severity = 0.9 * (resuscitation > 0) + 0.7 * (sedation > 0) - 0.5 * (routine > 0)
+    # Most ingredients say something of how ill a patient is; no single one says much.
+    order = rng.permutation(INGREDIENTS)
+    resuscitation = _channel(order[:30], INGREDIENTS, rng)
+    sedation = _channel(order[30:50], INGREDIENTS, rng)
+    routine = _channel(order[50:120], INGREDIENTS, rng)
+    severity = 0.9 * resuscitation + 0.8 * sedation - 0.7 * routine
 
     code_popularity = -1.05 * np.log(np.arange(CODES) + 4.0)
     belongs = rng.integers(CONDITIONS, size=CODES)
     code_weight = np.tile(code_popularity, (CONDITIONS, 1))
     code_weight[belongs, np.arange(CODES)] += 2.5
-    frequent = rng.permutation(np.arange(0, 160))
+    codes = rng.permutation(CODES)
+    failure = _channel(codes[:200], CODES, rng)
+    harmless = _channel(codes[200:500], CODES, rng)
     return Vocabulary(
         ingredient_of=ingredient_of,
         name_weight=-1.5 * np.log(_rank_within(ingredient_of) + 1.0),
@@ -63,8 +66,9 @@ def frozen_vocabulary() -> Vocabulary:
         sedation=sedation[ingredient_of],
         routine=routine[ingredient_of],
         code_weight=code_weight,
-        failure=_channel(frequent[:40], CODES, rng),
-        harmless=_channel(frequent[40:80], CODES, rng),
+        code_severity=0.7 * failure - 0.6 * harmless,
+        failure=failure,
+        harmless=harmless,
     )
 
 

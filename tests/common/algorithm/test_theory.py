@@ -8,7 +8,7 @@ theory and are not looked at here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -76,11 +76,13 @@ def _site(likelihood: LikelihoodName, rows: int, rng: np.random.Generator) -> Si
 
 
 def psi_of(settings: PriorSettings) -> Tensor:
-    """ψ inside its constraint set, larger than at the start so that f matters."""
+    """ψ as after many steps: no bias at nought, f not small, signs that only the projection sets right."""
     if not settings.convex:
         return torch.zeros(0, dtype=torch.float64)
     network = ConvexNetwork(NETWORK.spec, settings)
-    return network.project(network.initialise().double() * 1.5)
+    psi = network.initialise().double() * 1.5
+    moved = psi + torch.from_numpy(np.random.default_rng(9).normal(0, 0.3, len(psi)))
+    return network.project(moved)
 
 
 def penalty(settings: PriorSettings, theta: Tensor, mu: Tensor, psi: Tensor) -> Tensor:
@@ -250,15 +252,42 @@ def test_the_penalty_is_the_papers_formula_written_out_in_numpy(hidden: tuple[in
     assert float(penalty(settings, theta[None], mu, psi)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_penalty_is_strongly_convex_in_theta_and_mu_together() -> None:
+@pytest.mark.parametrize("sketch", [0, 2])
+def test_the_projection_makes_the_learned_part_convex_and_never_negative(sketch: int) -> None:
+    """f alone: the quadratic part would hide a little concavity. Without the projection f is not convex."""
+    network = ConvexNetwork(NETWORK.spec, replace(LEARNED, sketch=sketch))
+    rng = np.random.default_rng(6)
+    wild = torch.from_numpy(rng.normal(size=network.spec.size))
+    segments = [torch.from_numpy(rng.normal(0, scale, (2, 2, D))) for scale in (0.1, 1.0, 10.0) * 30]
+
+    def bulges(flat: Tensor) -> list[float]:
+        """How far f in the middle of each segment in (θ, μ) stands above the mean of its ends."""
+        psi = network.psi(flat)
+        found = []
+        for (theta_1, mu_1), (theta_2, mu_2) in segments:
+            points = ((theta_1, mu_1), (theta_2, mu_2), ((theta_1 + theta_2) / 2, (mu_1 + mu_2) / 2))
+            one, two, middle = (float(network.value(psi, network.anchor(psi, m), t[None])) for t, m in points)
+            found.append((middle - (one + two) / 2) / (abs(one) + abs(two)))
+        return found
+
+    assert max(bulges(wild)) > 0.01
+    projected = network.project(wild)
+    assert max(bulges(projected)) < 1e-9
+    psi = network.psi(projected)
+    assert all(float(network.value(psi, network.anchor(psi, m), t[None])) >= 0 for (t, m), _ in segments)
+
+
+@pytest.mark.parametrize("sketch", [0, 2])
+def test_the_penalty_is_strongly_convex_in_theta_and_mu_together(sketch: int) -> None:
     rng = np.random.default_rng(5)
-    psi = psi_of(LEARNED)
+    settings = replace(LEARNED, sketch=sketch)
+    psi = psi_of(settings)
     for scale in (0.1, 1.0, 10.0) * 20:
         theta_1, mu_1, theta_2, mu_2 = torch.from_numpy(rng.normal(0, scale, (4, D)))
-        one, two = penalty(LEARNED, theta_1[None], mu_1, psi), penalty(LEARNED, theta_2[None], mu_2, psi)
-        middle = penalty(LEARNED, (theta_1 + theta_2)[None] / 2, (mu_1 + mu_2) / 2, psi)
+        one, two = penalty(settings, theta_1[None], mu_1, psi), penalty(settings, theta_2[None], mu_2, psi)
+        middle = penalty(settings, (theta_1 + theta_2)[None] / 2, (mu_1 + mu_2) / 2, psi)
         spread = ((theta_1 - theta_2) / 2).square().sum() + ((mu_1 - mu_2) / 2).square().sum()
-        assert float((one + two) / 2 - middle - LEARNED.epsilon * spread) >= -1e-9 * float(one + two)
+        assert float((one + two) / 2 - middle - settings.epsilon * spread) >= -1e-9 * float(one + two)
 
 
 @pytest.mark.parametrize("likelihood", CONVEX_LIKELIHOODS)
@@ -316,12 +345,12 @@ def test_gradient_descent_on_mu_reaches_the_only_minimiser_of_the_joint_problem(
     problem = federation(likelihood)
     best = minimise_jointly(problem)
     best_thetas, best_mu = best[:-D].reshape(-1, D), best[-D:]
-    # ∇²M is never above ∇²_μ Σ N_k R; half the inverse leaves room for the curvature of f to vary.
+    # ∇²M is never above ∇²_μ Σ N_k R; any step below 2 / ∇²M will do, which leaves room for f to vary.
     curvature = hessian_of(
         lambda mu: (problem.counts * penalty(LEARNED, torch.from_numpy(best_thetas), mu, problem.psi)).sum(),
         best_mu,
     )
-    step = 0.5 / np.linalg.eigvalsh(curvature)[-1]
+    step = 1 / np.linalg.eigvalsh(curvature)[-1]
     for start in (np.zeros(D), 5 * some_mu(4).numpy()):
         mu = start
         for _ in range(200):
