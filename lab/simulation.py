@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import baseline_terms, pool_baseline
@@ -141,21 +140,13 @@ def _curve_point(federation: Federation, progress: Progress) -> CurvePoint:
 
 
 def _median_on_validation(federation: Federation, models: Mapping[str, SiteParameters]) -> float | None:
-    """The plan's metric on validation rows at a threshold of 0.5, median over the sites that have it."""
-    metric = federation.plan.task.metric
-    rule = DecisionRule(Threshold(0.5))
+    """The plan's metric on validation rows under each site's own rule, median over the sites that have it."""
+    plan, model = federation.plan, federation.model
     values = []
-    with torch.no_grad():
-        for site in federation.tier(1):
-            (result,) = score(
-                federation.plan,
-                federation.model,
-                models[site.name],
-                rule,
-                site.data.validation,
-                site.data.train,
-                only=[metric],
-            )
-            if isinstance(result, Metric):
-                values.append(result.value)
+    for site in federation.tier(1):
+        own, train, validation = models[site.name], site.data.train, site.data.validation
+        rule = local_rule(plan, model, own, train, validation)
+        (result,) = score(plan, model, own, rule, validation, train, only=[plan.task.metric])
+        if isinstance(result, Metric):
+            values.append(result.value)
     return float(np.median(values)) if values else None

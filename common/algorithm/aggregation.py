@@ -19,7 +19,7 @@ from common.algorithm.penalty import anchored_penalty
 from common.algorithm.prior import Prior
 from common.algorithm.settings import AggregationSettings, PriorSettings
 from common.algorithm.weights import normalise
-from common.errors import TrainingError
+from common.errors import ModelError, TrainingError
 
 BLOCK = 32  # sites held in memory at once
 
@@ -76,6 +76,7 @@ def aggregate(model: ParameterSpec, weights: Mapping[str, float], load: Load) ->
     for site in sorted(weights):
         update = load(site)
         model.check(update.theta)
+        _check_shapes(site, update, model.size, mean, count)
         share = weights[site]
         here, spread = update.buffers.mean.double(), update.buffers.variance.double()
         if mu is None or mean is None or square is None or count is None:
@@ -92,6 +93,22 @@ def aggregate(model: ParameterSpec, weights: Mapping[str, float], load: Load) ->
     assert count is not None
     variance = (square - mean.square()).clamp_(min=0)
     return mu.float(), Buffers(mean.float(), variance.float(), count)
+
+
+def _check_shapes(
+    site: str, update: SiteParameters, size: int, mean: Tensor | None, count: Tensor | None
+) -> None:
+    """Refuse what would broadcast or poison the mean: other shapes, or buffers that are no statistics."""
+    buffers = update.buffers
+    fits = update.theta.shape == (size,) and buffers.mean.shape == buffers.variance.shape
+    if mean is not None and count is not None:
+        fits &= buffers.mean.shape == mean.shape and buffers.count.shape == count.shape
+    sound = bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all())
+    if not fits or not sound or bool((buffers.variance < 0).any()):
+        raise ModelError(
+            f"the update of {site} has parameters or batch-norm statistics that do not fit the model",
+            hint="reject the update; check that the site uses the same study plan and model",
+        )
 
 
 def _descend(
@@ -117,6 +134,11 @@ def _descend(
             network.add_psi_gradient(views, anchor, theta, mu, share, gradient)
         psi.add_(gradient, alpha=-settings.psi_learning_rate)
         network.project(psi)
+    if not bool(torch.isfinite(psi).all()):
+        raise TrainingError(
+            "the update of ψ left the finite numbers",
+            hint="lower aggregation.psi_learning_rate in the study plan",
+        )
     return psi
 
 
@@ -136,4 +158,7 @@ def _blocks(weights: Mapping[str, float], load: Load) -> Iterator[tuple[Tensor, 
     sites = sorted(weights)
     for start in range(0, len(sites), BLOCK):
         block = sites[start : start + BLOCK]
-        yield torch.stack([load(site).theta for site in block]), torch.tensor([weights[s] for s in block])
+        yield (
+            torch.stack([load(site).theta.float() for site in block]),
+            torch.tensor([weights[s] for s in block]),
+        )

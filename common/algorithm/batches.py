@@ -190,4 +190,6 @@ class BatchStream:
 def mask_table(rate: float, width: int, position: int) -> Tensor:
     """MASKS independent dropout masks of one layer, (MASKS, width), already divided by the keep rate."""
     uniform = numpy_stream(derive_seed(0, "dropout-table", position)).random((MASKS, width))
-    return torch.from_numpy(np.where(uniform >= rate, 1.0 / (1.0 - rate), 0.0).astype(np.float32))
+    rank = uniform.argsort(axis=0).argsort(axis=0)  # every unit is dropped in the same share of the masks
+    dropped = round(rate * MASKS)
+    return torch.from_numpy(np.where(rank < dropped, 0.0, MASKS / (MASKS - dropped)).astype(np.float32))

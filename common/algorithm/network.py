@@ -13,9 +13,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.algorithm.layers import BATCH_NORM_MOMENTUM, BatchNorm, Buffers, Dropout, Layer, Pass, Saved
+from common.algorithm.layers import (
+    BATCH_NORM_MOMENTUM,
+    BatchNorm,
+    Buffers,
+    Dropout,
+    Layer,
+    Pass,
+    Relu,
+    Saved,
+)
 from common.algorithm.parameters import ParameterSpec
 from common.algorithm.seeding import torch_stream
+from common.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,14 @@ class Network:
     outputs: int
     branches: tuple[Branch, ...]
     trunk: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        sections = [branch.layers for branch in self.branches] or [self.trunk]
+        if any(section and isinstance(section[0], Relu | Dropout) for section in sections):
+            raise ModelError(
+                "a network may not begin with ReLU or dropout: they would change the features",
+                hint="put a linear layer first in the registry's architecture",
+            )
 
     @cached_property
     def named_layers(self) -> tuple[tuple[str, Layer], ...]:

@@ -79,7 +79,9 @@ class ParameterSpec:
                 "parameters do not fit the model: " + "; ".join(faults),
                 hint="check that both sides use the same study plan and model",
             )
-        return self.flatten(tuple(named[name] for name in self.names))
+        flat = self.flatten(tuple(named[name] for name in self.names))
+        self.check(flat)
+        return flat
 
     def check(self, flat: Tensor) -> None:
         """Refuse a vector of another length, type or with a value that is not finite."""

@@ -7,6 +7,7 @@ is trained first, last, alone in a container or in a batch with two hundred othe
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ import torch
 
 def derive_seed(seed: int, *names: str | int) -> int:
     """A 64-bit seed for one purpose, e.g. `derive_seed(7, "fit", round_number, site)`."""
-    text = "/".join([str(seed), *map(str, names)])
+    text = json.dumps([seed, *names])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

@@ -142,9 +142,10 @@ def _threshold_faults(task: TaskSection) -> Iterator[Fault]:
     threshold = task.threshold
     if threshold is None:
         return
-    if threshold.rule == "youden" and threshold.value is not None:
-        yield Fault("task.threshold.value", "the youden rule finds its own value")
-    if threshold.rule != "youden" and threshold.value is None:
+    finds_its_own = threshold.rule in ("youden", "prevalence")
+    if finds_its_own and threshold.value is not None:
+        yield Fault("task.threshold.value", f"the {threshold.rule} rule finds its own value")
+    if not finds_its_own and threshold.value is None:
         yield Fault("task.threshold.value", f"is missing, and the rule {threshold.rule} needs it")
 
 

@@ -46,7 +46,7 @@ class PositiveRule(Section):
 class ThresholdRule(Section):
     """How the decision threshold of a binary task is found (on validation data)."""
 
-    rule: Literal["fixed", "youden", "sensitivity"]
+    rule: Literal["fixed", "prevalence", "youden", "sensitivity"]
     value: Share | None = None
 
 

@@ -15,9 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
-from lab.cohorts.site_plan import FloatArray, PlannedSite, PlanSettings, Region, TierSizes
+from lab.cohorts.follow_up import HORIZON, LANDMARKS, STEP, FollowUp, follow_patients
+from lab.cohorts.heterogeneity import HeterogeneityTargets, Spread
+from lab.cohorts.site_plan import (
+    FloatArray,
+    PlannedSite,
+    PlanSettings,
+    Region,
+    TierSizes,
+    plan_sites,
+    scaled_sites,
+)
 from lab.cohorts.site_table import SiteTable
 
 PLAN = PlanSettings(
@@ -45,12 +55,24 @@ PLAN = PlanSettings(
     rate_on_case_mix=0.5,
 )
 FEATURES = ("sex", "smoking_status", "bp_med", "diabetes_diag", "sbp", "tchol", "hdl", "landmark_age")
-HORIZON = 10.0
-STEP = 5.0
-"""Years between landmarks."""
-LANDMARKS = 3
 DEVIATION = (0.33, 0.32, 0.32, 0.24)
 """SD over practices of each direction's coefficient."""
+
+
+def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
+    """The practices: `scale` changes their number, not their sizes."""
+    return plan_sites(PLAN, scale, seed)
+
+
+def targets(scale: float) -> HeterogeneityTargets:
+    return HeterogeneityTargets(
+        tier_sites=scaled_sites(PLAN.tiers, scale),
+        tier_rows={tier.tier: Spread(tier.mean, tier.sd) for tier in PLAN.tiers},
+        site_rows={},
+        positive_share=Spread(0.14, 0.05),
+        wasserstein=Spread(0.40, 0.31),
+        regions=len(PLAN.regions),
+    )
 
 
 @dataclass(frozen=True)
@@ -110,18 +132,8 @@ def make_site(site: PlannedSite) -> SiteTable:
     measured = _draw_measurements(site, patients, rng)
     x = standardise(measured)
     log_hazard = shared_log_hazard(x) + practice_deviation(x, site.risk)
-    return _table(site, measured, log_hazard, _follow(site, measured, log_hazard, rng))
-
-
-@dataclass(frozen=True)
-class _FollowUp:
-    """Per patient and landmark: is there a row, and what became of the patient after it."""
-
-    listed: NDArray[np.bool_]
-    end_time: FloatArray
-    event: NDArray[np.bool_]
-    cvd_before: NDArray[np.bool_]
-    death_before: NDArray[np.bool_]
+    history = follow_patients(measured.age, log_hazard, event_share(site.rate), rng)
+    return _table(site, measured, log_hazard, history)
 
 
 def standardise(measured: Measurements) -> Covariates:
@@ -142,7 +154,7 @@ def _draw_measurements(site: PlannedSite, patients: int, rng: np.random.Generato
     """Risk factors at each landmark of each patient: arrays of (patients, landmarks)."""
     deprivation, prescribing, lipids, women = site.covariates
     shape = (patients, LANDMARKS)
-    first = 57.5 + 4.3 * site.case_mix + 9.0 * rng.standard_normal((patients, 1))
+    first = 57.5 + 3.9 * site.case_mix + 9.0 * rng.standard_normal((patients, 1))
     age = np.clip(np.floor(first / STEP) * STEP, 40, 85) + STEP * np.arange(LANDMARKS)
     years = (age - 60) / 10
     person = rng.standard_normal((4, patients, 1))
@@ -169,45 +181,6 @@ def _draw_measurements(site: PlannedSite, patients: int, rng: np.random.Generato
     )
 
 
-def _follow(
-    site: PlannedSite, measured: Measurements, log_hazard: FloatArray, rng: np.random.Generator
-) -> _FollowUp:
-    """One history per patient: hazards add up from landmark to landmark until the event or the end."""
-    patients = len(log_hazard)
-    starts = STEP * np.arange(LANDMARKS)  # years since the first landmark
-    registered = 15.5 * rng.beta(2.8, 0.9, (patients, 1))
-    registered[rng.random(patients) < 0.004] = 0.0  # left on the day of the landmark
-    death = rng.exponential(150 * np.exp(-0.7 * (measured.age[:, :1] - 60) / 10))
-    leaves = np.minimum(registered, death)
-    complete = rng.choice(
-        LANDMARKS, size=(patients, 1), p=[0.45, 0.40, 0.15]
-    )  # last full set of measurements
-    listed = (np.arange(LANDMARKS) <= complete) & (starts <= registered) & (measured.age <= 85)
-
-    hazard = np.exp(log_hazard)
-    at_start = np.cumsum(hazard * STEP, axis=1) - hazard * STEP  # hazard gathered before each landmark
-    threshold = rng.exponential(size=(patients, 1))
-    at_end = _gathered(at_start, hazard, np.minimum(starts + HORIZON, leaves))
-    with np.errstate(divide="ignore"):
-        enters, falls = threshold / at_start, threshold / at_end
-    baseline = _baseline(enters, falls, listed & (leaves > starts), event_share(site.rate))
-
-    event_time = _time_of(at_start, hazard, threshold / baseline)
-    cvd = event_time <= leaves
-    cvd_before = cvd & (event_time <= starts)
-    death_before = (death <= np.minimum(starts, registered)) & ~cvd_before
-    closed = cvd_before | death_before
-    listed &= np.cumsum(closed, axis=1) <= 1  # a closed history shows once more, then no longer
-    end_time = np.where(closed, 0.0, np.maximum(np.minimum(event_time, leaves) - starts, 0.0))
-    return _FollowUp(
-        listed=listed,
-        end_time=np.where(end_time > 0, np.maximum(np.round(end_time, 3), 0.001), 0.0),
-        event=cvd & ~closed,
-        cvd_before=cvd_before,
-        death_before=death_before,
-    )
-
-
 def event_share(rate: float) -> float:
     """Share of rows with an event within ten years: lognormal over practices, 0.14 ± 0.05."""
     mean, sd = 0.14, 0.05
@@ -215,34 +188,7 @@ def event_share(rate: float) -> float:
     return float(mean * np.exp(spread * rate - spread**2 / 2))
 
 
-def _gathered(at_start: FloatArray, hazard: FloatArray, until: FloatArray) -> FloatArray:
-    """Hazard gathered since the first landmark until the given times (patients, any)."""
-    total = np.zeros_like(until)
-    for j in range(LANDMARKS):
-        longest = STEP if j < LANDMARKS - 1 else np.inf
-        total += hazard[:, j : j + 1] * np.clip(until - j * STEP, 0.0, longest)
-    return total
-
-
-def _time_of(at_start: FloatArray, hazard: FloatArray, gathered: FloatArray) -> FloatArray:
-    """When a patient has gathered that much hazard, in years since the first landmark: (patients, 1)."""
-    j = (gathered >= at_start).sum(axis=1, keepdims=True) - 1
-    rest = gathered - np.take_along_axis(at_start, j, axis=1)
-    return np.asarray(j * STEP + rest / np.take_along_axis(hazard, j, axis=1))
-
-
-def _baseline(enters: FloatArray, falls: FloatArray, rows: NDArray[np.bool_], share: float) -> float:
-    """The factor on all hazards at which the wanted share of the rows at risk has its event in time."""
-    enters, falls = enters[rows], falls[rows]
-
-    def surplus(log_factor: float) -> float:
-        at_risk = enters > np.exp(log_factor)
-        return float((at_risk & (falls <= np.exp(log_factor))).sum() - share * at_risk.sum())
-
-    return float(np.exp(optimize.bisect(surplus, -15.0, 3.0, xtol=1e-6)))
-
-
-def _table(site: PlannedSite, measured: Measurements, log_hazard: FloatArray, follow: _FollowUp) -> SiteTable:
+def _table(site: PlannedSite, measured: Measurements, log_hazard: FloatArray, follow: FollowUp) -> SiteTable:
     """The practice's file: landmark rows in the order of the patients, up to the last usable row wanted."""
     usable = follow.listed & ~follow.cvd_before & ~follow.death_before & (follow.end_time > 0)
     last = np.flatnonzero(usable)[site.rows - 1]

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
+from lab.cohorts.heterogeneity import HeterogeneityTargets, Spread
 from lab.cohorts.icu_vocabulary import (
     CODES,
     CONDITIONS,
@@ -26,7 +27,15 @@ from lab.cohorts.icu_vocabulary import (
     Vocabulary,
     frozen_vocabulary,
 )
-from lab.cohorts.site_plan import FloatArray, PlannedSite, PlanSettings, Region, TierSizes
+from lab.cohorts.site_plan import (
+    FloatArray,
+    PlannedSite,
+    PlanSettings,
+    Region,
+    TierSizes,
+    plan_sites,
+    scaled_sites,
+)
 from lab.cohorts.site_table import SiteTable
 
 PLAN = PlanSettings(
@@ -47,11 +56,28 @@ DRUG_COLUMNS = tuple(f"drug_{i:04d}" for i in range(1, DRUGS + 1))
 CODE_COLUMNS = tuple(f"dx_{i:03d}" for i in range(1, CODES + 1))
 SIGNS = ("gcs_eyes", "gcs_motor", "gcs_verbal", "heart_rate", "systolic_bp", "respiration", "o2_saturation")
 FEATURES = (*DRUG_COLUMNS, *CODE_COLUMNS, *SIGNS)
-DEVIATION = (0.55, 0.50, 0.45)
+DEVIATION = (0.70, 0.68, 0.42)
 """SD over hospitals of each direction's coefficient."""
-DEATHS = {1: (-2.75, 0.70), 2: (-2.90, 0.95), 3: (-3.55, 1.75)}
+DEATHS = {1: (-2.75, 0.70), 2: (-2.90, 0.95), 3: (-3.45, 1.60)}
 """Median logit of the death rate and its SD over hospitals, by tier: small units are the most specialised."""
 VOCABULARY = frozen_vocabulary()
+
+
+def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
+    """The hospitals: `scale` changes their number, not their sizes."""
+    return plan_sites(PLAN, scale, seed)
+
+
+def targets(scale: float) -> HeterogeneityTargets:
+    """As reported. 48 ± 53 rows cannot be had below 100 rows: the plan takes a spread that can."""
+    return HeterogeneityTargets(
+        tier_sites=scaled_sites(PLAN.tiers, scale),
+        tier_rows={1: Spread(689, 518), 2: Spread(168, 60), 3: Spread(48, 53)},
+        site_rows={},
+        positive_share=Spread(0.07, 0.09),
+        wasserstein=Spread(0.72, 0.75),
+        regions=len(PLAN.regions),
+    )
 
 
 @dataclass(frozen=True)
@@ -71,23 +97,23 @@ class Channels:
 def shared_logit(x: Channels) -> FloatArray:
     """What all hospitals have in common."""
     return np.asarray(
-        x.coma * (0.50 - 0.20 * np.tanh(x.sedation))  # a sedated patient's low score says less
-        + 0.35 * x.resuscitation
-        + 0.05 * x.sedation
-        - 0.20 * x.routine
-        + 0.25 * x.failure
-        - 0.15 * x.harmless
-        + 0.30 * np.logaddexp(0.0, 3.0 * x.shock) / 3.0
-        + 0.20 * np.tanh(x.shock) * np.tanh(x.coma)
-        + 0.20 * np.abs(x.breathing)
+        x.coma * (0.80 - 0.30 * np.tanh(x.sedation))  # a sedated patient's low score says less
+        + 0.38 * x.resuscitation
+        + 0.10 * x.sedation
+        - 0.28 * x.routine
+        + 0.28 * x.failure
+        - 0.18 * x.harmless
+        + 0.55 * np.logaddexp(0.0, 3.0 * x.shock) / 3.0
+        + 0.28 * np.tanh(x.shock) * np.tanh(x.coma)
+        + 0.32 * np.abs(x.breathing)
     )
 
 
 def hospital_deviation(x: Channels, risk: tuple[float, ...]) -> FloatArray:
-    """What is the hospital's own: charting under sedation, use of vasopressors, zeal in coding."""
+    """What is the hospital's own: what low coma scores, circulation and vasopressors mean there."""
     directions = (
         0.9 * x.coma - 0.4 * x.sedation,
-        0.7 * x.shock - 0.7 * x.breathing,
+        0.6 * x.shock - 0.8 * x.breathing,
         0.7 * x.resuscitation - 0.7 * x.failure,
     )
     total = np.zeros_like(x.coma)
@@ -187,21 +213,31 @@ def make_site(site: PlannedSite) -> SiteTable:
 
 
 def _draw_orders(
-    site: PlannedSite, habits: _Habits, condition: NDArray[np.intp], grave: FloatArray, rng: np.random.Generator
+    site: PlannedSite,
+    habits: _Habits,
+    condition: NDArray[np.intp],
+    grave: FloatArray,
+    rng: np.random.Generator,
 ) -> NDArray[np.uint8]:
     """Orders by name: (stays, drugs). At least four orders, the rule under which stays enter the study."""
     busy = 11.0 * np.exp(0.2 * site.covariates[0] + 0.5 * rng.standard_normal(len(grave)))
-    weights = VOCABULARY.ingredient_weight[condition] + habits.ingredients + np.outer(grave, VOCABULARY.severity)
+    weights = (
+        VOCABULARY.ingredient_weight[condition] + habits.ingredients + np.outer(grave, VOCABULARY.severity)
+    )
     expected = special.softmax(weights, axis=1) * busy[:, None]  # (stays, ingredients)
     orders = rng.poisson(expected[:, VOCABULARY.ingredient_of] * habits.name_share)
     orders[orders > 0] += rng.poisson(0.4, int((orders > 0).sum()))
-    favourite = int(np.argmax(habits.name_share * np.exp(VOCABULARY.ingredient_weight.mean(axis=0))[VOCABULARY.ingredient_of]))
+    favourite = int(np.argmax(orders.sum(axis=0)))
     orders[:, favourite] += np.maximum(4 - orders.sum(axis=1), 0)
     return np.minimum(orders, 200).astype(np.uint8)
 
 
 def _draw_codes(
-    site: PlannedSite, habits: _Habits, condition: NDArray[np.intp], grave: FloatArray, rng: np.random.Generator
+    site: PlannedSite,
+    habits: _Habits,
+    condition: NDArray[np.intp],
+    grave: FloatArray,
+    rng: np.random.Generator,
 ) -> NDArray[np.uint8]:
     """Diagnoses by code: (stays, codes). A code is charted again and again; at least three in all."""
     zeal = 5.0 * np.exp(0.3 * site.covariates[1] + 0.4 * rng.standard_normal(len(condition)))
@@ -220,7 +256,7 @@ def _draw_signs(
     """Means of the seven signs over the first 48 hours: (stays, signs). Units: points, per minute, mmHg, per cent."""
     noise = rng.standard_normal((8, len(grave)))
     charting = stats.expon.ppf(stats.norm.cdf(site.case_mix))  # a few hospitals are far worse than the rest
-    coma = -1.6 + 1.0 * charting + 0.7 * grave + 1.0 * neuro + 0.8 * noise[0]
+    coma = -1.6 + 1.05 * charting + 0.7 * grave + 1.0 * neuro + 0.8 * noise[0]
     heart_rate = 86 + 7 * grave + 2 * site.covariates[2] + 14 * noise[4]
     systolic = 122 - 6 * grave + 2 * site.covariates[2] + 17 * noise[5]
     return np.column_stack(

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from lab.cohorts.heterogeneity import HeterogeneityTargets, Spread
 from lab.cohorts.site_plan import FloatArray, PlannedSite, check_scale
 from lab.cohorts.site_table import SiteTable
 
@@ -98,7 +99,7 @@ SITES = (
 
 
 def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
-    """The five sites, each with `scale` times its rows but no fewer than FEWEST_ROWS."""
+    """The five sites with their rows scaled."""
     check_scale(scale)
     planned = []
     for number, donors in enumerate(SITES):
@@ -109,7 +110,7 @@ def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
                 number=number,
                 tier=donors.tier,
                 region="England",
-                rows=max(FEWEST_ROWS, round(donors.rows * scale)),
+                rows=_scaled_rows(donors, scale),
                 rate=0.0,
                 case_mix=0.0,
                 covariates=(),
@@ -118,6 +119,21 @@ def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
             )
         )
     return tuple(planned)
+
+
+def targets(scale: float) -> HeterogeneityTargets:
+    return HeterogeneityTargets(
+        tier_sites={1: 3, 2: 1, 3: 1},
+        tier_rows={},
+        site_rows={donors.site: _scaled_rows(donors, scale) for donors in SITES},
+        positive_share=Spread(0.17, 0.08),
+        wasserstein=Spread(0.38, 0.25),
+        regions=1,
+    )
+
+
+def _scaled_rows(donors: DonorSite, scale: float) -> int:
+    return max(FEWEST_ROWS, round(donors.rows * scale))
 
 
 @dataclass(frozen=True)

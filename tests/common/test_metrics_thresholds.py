@@ -19,6 +19,10 @@ def test_a_fixed_threshold_is_taken_as_it_is() -> None:
     assert choose_threshold("fixed", 0.3, np.array([]), np.array([])) == Threshold(0.3)
 
 
+def test_prevalence_is_the_share_of_positives() -> None:
+    assert choose_threshold("prevalence", None, RISK, TARGET) == Threshold(float(np.mean(TARGET)))
+
+
 def test_youden_takes_the_highest_of_the_best_thresholds() -> None:
     # Sensitivity + specificity - 1 is 2/3 at 0.8 and at 0.4.
     assert choose_threshold("youden", None, RISK, TARGET) == Threshold(0.8)
@@ -67,7 +71,7 @@ def test_no_threshold_beats_the_one_of_youden(rows: list[tuple[float, int]]) -> 
         assert best == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("rule", ["youden", "sensitivity"])
+@pytest.mark.parametrize("rule", ["prevalence", "youden", "sensitivity"])
 @pytest.mark.parametrize("only_class", [0, 1])
 def test_one_class_keeps_a_half_and_says_why(rule: ThresholdRule, only_class: int) -> None:
     chosen = choose_threshold(rule, 0.9, RISK, np.full(6, only_class))

@@ -19,6 +19,8 @@ TWO = ParameterSpec(("w",), ((2,),))
 SEVERAL = ParameterSpec(("w", "b", "v"), ((3, 3), (2,), (5,)))
 SEEDS = st.integers(0, 10_000)
 SKETCH = st.sampled_from([0, 1, 3, 4])
+# torch's softplus is the identity above 20, which is off by 2e-9 there: no bound in float64 can be tighter.
+SOFTPLUS = 1e-8
 
 
 def _softplus(x: float) -> float:
@@ -88,7 +90,7 @@ def test_the_theta_gradient_is_that_of_autograd(seed: int, sketch: int) -> None:
     anchor = network.anchor(psi, mu)
     leaf = theta.clone().requires_grad_()
     (expected,) = torch.autograd.grad(network.value(psi, anchor, leaf).sum(), leaf)
-    assert torch.allclose(network.theta_gradient(psi, anchor, theta), expected, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(network.theta_gradient(psi, anchor, theta), expected, rtol=SOFTPLUS, atol=SOFTPLUS)
 
 
 @given(SEEDS, SKETCH)
@@ -104,7 +106,7 @@ def test_the_psi_gradient_is_that_of_autograd(seed: int, sketch: int) -> None:
     views = network.psi(flat)
     total = torch.ones_like(flat)  # the gradient is added to what is there
     network.add_psi_gradient(views, network.anchor(views, mu), theta, mu, weight, total)
-    assert torch.allclose(total - 1, expected, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(total - 1, expected, rtol=SOFTPLUS, atol=SOFTPLUS)
 
 
 @given(SEEDS)
@@ -118,7 +120,7 @@ def test_the_psi_gradient_of_blocks_adds_up(seed: int) -> None:
     network.add_psi_gradient(psi, anchor, theta, mu, weight, whole)
     for block in (slice(0, 2), slice(2, 5)):
         network.add_psi_gradient(psi, anchor, theta[block], mu, weight[block], pieces)
-    assert torch.allclose(whole, pieces, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(whole, pieces, rtol=1e-9, atol=1e-11)
 
 
 @given(SEEDS, SKETCH)
@@ -157,7 +159,7 @@ def test_f_is_convex_in_theta_and_mu_together(seed: int, sketch: int, scale: flo
 
     chord = t * f(theta, mu) + (1 - t) * f(theta_2, mu_2)
     between = f(t * theta + (1 - t) * theta_2, t * mu + (1 - t) * mu_2)
-    assert bool((between <= chord + 1e-12 * (1 + chord.abs())).all())
+    assert bool((between <= chord + SOFTPLUS * (1 + chord)).all())
 
 
 @given(SEEDS)

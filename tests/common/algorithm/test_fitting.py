@@ -435,6 +435,11 @@ def test_too_few_training_rows_are_refused(make_rows: MakeRows, make_model: Make
         fit_local(model, settings, _prior(model, settings), task)
 
 
+def test_no_tasks_give_no_fits(make_model: MakeModel) -> None:
+    model, settings = make_model("bernoulli"), _settings()
+    assert fit_sites(model, settings, _prior(model, settings), []) == []
+
+
 def test_plain_training_leaves_the_prior_out(make_rows: MakeRows, make_model: MakeModel) -> None:
     model, settings = make_model("bernoulli"), _settings()
     task = _task(model, make_rows("bernoulli", 30, 1), make_rows("bernoulli", 10, 2))

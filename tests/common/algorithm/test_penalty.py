@@ -26,6 +26,9 @@ SEEDS = st.integers(0, 10_000)
 SKETCH = st.sampled_from([0, 1, 3])
 LEARNING_RATES = st.one_of(st.floats(0, 1), st.sampled_from([1e2, 1e4, 1e8]))
 
+# torch's softplus is the identity above 20, which is off by 2e-9 there: no bound in float64 can be tighter.
+SOFTPLUS = 1e-8
+
 HAND_THETA, HAND_MU = (1.0, -2.0), (0.5, 1.0)
 HAND_PSI = (0.3, -0.1, -0.2, 0.4, 0.1, 0.7, -0.3, 0.9)  # A, B, b₁, U, b₂, v
 FIRST = 0.5 + 0.4  # A·θ + B·μ + b₁ = (0.3 + 0.2) + (−0.1 + 0.4 + 0.1)
@@ -111,7 +114,7 @@ def test_r_is_jointly_convex_after_any_psi_steps(
     chord = t * _r(prior, psi, theta, mu) + (1 - t) * _r(prior, psi, theta_2, mu_2)
     apart = (theta - theta_2).square().sum(-1) + (mu - mu_2).square().sum(-1)
     bound = chord - prior.epsilon * t * (1 - t) * apart
-    assert bool((between <= bound + 1e-11 * (1 + chord)).all())
+    assert bool((between <= bound + SOFTPLUS * (1 + chord)).all())
 
 
 @given(learned(), SEEDS, st.sampled_from([0.1, 1.0, 20.0]))
@@ -139,7 +142,7 @@ def test_the_closed_form_gradient_is_that_of_autograd(after: tuple[PriorSettings
     penalty = anchored_penalty(SEVERAL, prior, mu[0], psi.double())
     leaf = theta.clone().requires_grad_()
     (expected,) = torch.autograd.grad(penalty.value(leaf).sum(), leaf)
-    assert torch.allclose(penalty.gradient(theta), expected, rtol=1e-10, atol=1e-11)
+    assert torch.allclose(penalty.gradient(theta), expected, rtol=SOFTPLUS, atol=SOFTPLUS)
 
 
 def test_sites_side_by_side_do_not_touch_each_other() -> None:
