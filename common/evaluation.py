@@ -16,7 +16,7 @@ from torch import Tensor
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import Baseline, baseline_terms, pool_baseline
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import Model
+from common.algorithm.local_fit import Model
 from common.errors import TrainingError
 from common.metrics import MetricResult, SkippedMetric, metric_names
 from common.metrics.classification import classification_metrics, multiclass_metrics

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from common.algorithm.fitting import Model
 from common.algorithm.layers import BatchNorm, Dropout, Layer, Linear, Relu
+from common.algorithm.local_fit import Model
 from common.algorithm.network import Branch, Network
 from common.errors import ModelError
 from common.plan import StudyPlan

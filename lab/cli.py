@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from common.errors import FedmapError
-from common.metrics import SkippedMetric, metric_label
+from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
 
 if TYPE_CHECKING:
@@ -36,6 +36,37 @@ answer = Console()
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command("cohort")
+def cohort_command(
+    name: Annotated[Literal["cprd", "interval", "eicu"], typer.Argument(help="Which synthetic cohort.")],
+    out: Annotated[Path, typer.Option(help="Cohort directory to make.")],
+    scale: Annotated[
+        float, typer.Option(min=0.0, help="Share of the sites (cprd, eicu) or of the rows (interval).")
+    ] = 1.0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a synthetic cohort with a known risk structure, and compare it with the published one."""
+    from lab.cohorts import make_cohort
+
+    with _bar() as progress:
+        making = progress.add_task(f"making {name}", total=None)
+        summary = make_cohort(
+            name, out, scale, seed, lambda done, of: progress.update(making, completed=done, total=of)
+        )
+    rows = summary.heterogeneity.rows
+    if as_json:
+        answer.print_json((out / "cohort.json").read_text())
+        return
+    table = Table(title=f"{name}: {summary.rows} rows at {summary.sites} sites", title_justify="left")
+    for column in ("mean ± SD over sites", "target", "measured"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row.quantity, str(row.target), str(row.measured))
+    answer.print(table)
+    answer.print(f"Most predictive feature: {summary.heterogeneity.feature}. Cohort in [bold]{out}[/bold]")
 
 
 @app.command("import")
@@ -116,6 +147,7 @@ def simulate_command(
         return
     _show_exclusions(study)
     answer.print(_summary_table(study))
+    _show_where_the_global_model_did_better(study)
     answer.print(f"Results, models and convergence.png are in [bold]{out}[/bold]")
 
 
@@ -152,6 +184,22 @@ def _show_exclusions(study: Study) -> None:
     for s in study.scores:
         if isinstance(s.result, SkippedMetric) and s.result.name == metric:
             say.print(f"[yellow]not scored[/yellow] {s.site} ({s.model}): {s.result.reason}", highlight=False)
+
+
+def _show_where_the_global_model_did_better(study: Study) -> None:
+    """A site whose own model is worse than μ should know it."""
+    metric = study.federation.plan.task.metric
+    values = {
+        (s.site, s.model): shortfall(metric, s.result.value)
+        for s in study.scores
+        if s.tier < 3 and s.result.name == metric and isinstance(s.result, Metric)
+    }
+    both = [site for site, model in values if model == "personal" and (site, "global") in values]
+    worse = [site for site in both if values[site, "global"] < values[site, "personal"]]
+    if both and study.trained.prior is not None:
+        answer.print(
+            f"The global model beat the site's own at {len(worse)} of {len(both)} T1 and T2 sites"
+        )
 
 
 def _summary_table(study: Study) -> Table:

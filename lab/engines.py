@@ -6,6 +6,7 @@ batched tensor operations, blocks of sites of similar size side by side on the m
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,14 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
-from common.algorithm.fitting import FailedFit, LocalFit, Model, SiteTask, fit_sites
+from common.algorithm.fitting import fit_sites
+from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
 from common.algorithm.prior import Prior
 from common.algorithm.settings import FedmapSettings
 
 EngineName = Literal["loop", "vectorised"]
 BLOCK_PARAMETERS = 48 * 4096  # parameters of the sites in one block: their activations still fit the cache
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 Fits = list[LocalFit | FailedFit]
 
 
@@ -54,6 +57,7 @@ class LoopEngine:
 class VectorisedEngine:
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or os.cpu_count() or 1
+        _keep_freed_memory()
 
     def fit(
         self,
@@ -81,6 +85,15 @@ class VectorisedEngine:
         count = -(-len(order) // most)
         count = max(min(self._workers, len(order)), -(-count // self._workers) * self._workers)
         return [part.tolist() for part in np.array_split(order, min(count, len(order)))]
+
+
+def _keep_freed_memory() -> None:
+    """Ask glibc not to hand freed blocks back: batched steps free and take megabytes all the time, and
+    faulting fresh pages in costs ten times the arithmetic done on them. Other C libraries are left alone."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, size in ((M_MMAP_THRESHOLD, 256 << 20), (M_TRIM_THRESHOLD, 1 << 30)):
+            mallopt(ctypes.c_int(option), ctypes.c_int(size))
 
 
 def make_engine(name: EngineName) -> Engine:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import Model
+from common.algorithm.local_fit import Model
 from common.algorithm.settings import FedmapSettings
 from common.algorithm.statistics import Scaler, feature_statistics, make_scaler, pool_statistics
 from common.data.cohort_directory import SiteEntry, read_cohort_directory

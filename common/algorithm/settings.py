@@ -44,6 +44,8 @@ class TrainingSettings:
     learning_rate: Annotated[float, Gt(0), Le(1)] = 1e-3
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     patience: PositiveInt = 5
+    fine_tune_epochs: PositiveInt = 50
+    """Most epochs of a T2 site's only fit; early stopping usually ends it sooner."""
     start: StartRule = "local"
 
 

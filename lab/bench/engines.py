@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import Model, SiteTask, fit_sites
+from common.algorithm.fitting import fit_sites
+from common.algorithm.local_fit import Model, SiteTask
 from common.algorithm.prior import initial_prior
 from common.algorithm.seeding import torch_stream
 from common.algorithm.settings import FedmapSettings, TrainingSettings

@@ -1,7 +1,7 @@
-"""Synthetic cohorts with known risk structure: `make_cohort` is the door, one module per cohort does the work.
+"""Synthetic cohorts with known risk structure: `make_cohort` is the door, a module per cohort does the work.
 
-A cohort is a directory of `sites.csv`, one file per site and `cohort.json`. The same name, scale and seed give the
-same data; a smaller scale gives a part of the same data.
+A cohort is a directory of `sites.csv`, one file per site and `cohort.json`. The same name, scale and seed
+give the same data; a smaller scale gives a part of the same data.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def make_cohort(
 ) -> CohortSummary:
     """Make a cohort in the directory `out`; `progress` hears (sites done, sites in all) after each site.
 
-    `scale` multiplies the number of sites (cprd, eicu; three, one and one of the tiers always remain) or, where
-    the study names its five sites, their rows (interval; at least 40 remain).
+    `scale` multiplies the number of sites (cprd, eicu; three, one and one of the tiers always remain) or,
+    where the study names its five sites, their rows (interval; at least 40 remain).
     """
     if name not in COHORTS:
         raise FedmapError(

@@ -107,7 +107,7 @@ def shared_log_hazard(x: Covariates) -> FloatArray:
         + 0.20 * x.treated
         + ratio * (0.75 - 1.10 * old)
         + 0.30 * old * (np.square(x.sbp) - 1.0)  # in the old, low pressure is a bad sign too
-        + 0.25 * (1 - x.male) * np.square(np.minimum(x.hdl, 2.0))  # so is very high HDL in women
+        + 0.25 * (1 - x.male) * np.square(np.minimum(x.hdl, 2.0))  # U-shaped HDL in women
     )
 
 
@@ -190,7 +190,7 @@ def event_share(rate: float) -> float:
 
 def _table(site: PlannedSite, measured: Measurements, log_hazard: FloatArray, follow: FollowUp) -> SiteTable:
     """The practice's file: landmark rows in the order of the patients, up to the last usable row wanted."""
-    usable = follow.listed & ~follow.cvd_before & ~follow.death_before & (follow.end_time > 0)
+    usable = follow.usable
     last = np.flatnonzero(usable)[site.rows - 1]
     rows = np.flatnonzero(follow.listed)
     rows = rows[rows <= last]

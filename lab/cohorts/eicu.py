@@ -1,9 +1,9 @@
-"""Intensive-care cohort shaped like eICU: counts of drugs and diagnoses, seven vital signs, death in the unit.
+"""Intensive-care cohort shaped like eICU: counts of drugs and diagnoses, seven signs, death in the unit.
 
-Known structure: logit of death = hospital intercept + shared risk function + the hospital's own deviation in three
-directions. Both are functions of the columns of the file through a few channels (resuscitation, sedation and routine
-drugs; organ failure and harmless codes; coma; shock; breathing). Hospitals differ in case mix, in the names they
-order a drug by, in how much they code and chart, and in what a low coma score or a vasopressor means there.
+Known structure: logit of death = hospital intercept + shared risk function + the hospital's own deviation in
+three directions. Both are functions of the file's columns through a few channels (`icu_risk`). Hospitals
+differ in case mix, in the names they order a drug by, in how much they code and chart, and in what a low coma
+score or a vasopressor means there.
 
 It writes no files. Every row is usable: the rules of the raw tables are the raw loader's work.
 """
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from lab.cohorts.heterogeneity import HeterogeneityTargets, Spread
+from lab.cohorts.icu_risk import channels, hospital_deviation, shared_logit
 from lab.cohorts.icu_vocabulary import (
     CODES,
     CONDITIONS,
     DRUGS,
     INGREDIENTS,
     NEURO,
-    Vocabulary,
     frozen_vocabulary,
 )
 from lab.cohorts.site_plan import (
@@ -56,8 +56,6 @@ DRUG_COLUMNS = tuple(f"drug_{i:04d}" for i in range(1, DRUGS + 1))
 CODE_COLUMNS = tuple(f"dx_{i:03d}" for i in range(1, CODES + 1))
 SIGNS = ("gcs_eyes", "gcs_motor", "gcs_verbal", "heart_rate", "systolic_bp", "respiration", "o2_saturation")
 FEATURES = (*DRUG_COLUMNS, *CODE_COLUMNS, *SIGNS)
-DEVIATION = (0.70, 0.68, 0.42)
-"""SD over hospitals of each direction's coefficient."""
 DEATHS = {1: (-2.75, 0.70), 2: (-2.90, 0.95), 3: (-3.45, 1.60)}
 """Median logit of the death rate and its SD over hospitals, by tier: small units are the most specialised."""
 VOCABULARY = frozen_vocabulary()
@@ -77,64 +75,6 @@ def targets(scale: float) -> HeterogeneityTargets:
         positive_share=Spread(0.07, 0.09),
         wasserstein=Spread(0.72, 0.75),
         regions=len(PLAN.regions),
-    )
-
-
-@dataclass(frozen=True)
-class Channels:
-    """What the risk function looks at, each near mean 0 and SD 1 over the cohort."""
-
-    resuscitation: FloatArray
-    sedation: FloatArray
-    routine: FloatArray
-    failure: FloatArray
-    harmless: FloatArray
-    coma: FloatArray
-    shock: FloatArray
-    breathing: FloatArray
-
-
-def shared_logit(x: Channels) -> FloatArray:
-    """What all hospitals have in common."""
-    return np.asarray(
-        x.coma * (0.80 - 0.30 * np.tanh(x.sedation))  # a sedated patient's low score says less
-        + 0.38 * x.resuscitation
-        + 0.10 * x.sedation
-        - 0.28 * x.routine
-        + 0.28 * x.failure
-        - 0.18 * x.harmless
-        + 0.55 * np.logaddexp(0.0, 3.0 * x.shock) / 3.0
-        + 0.28 * np.tanh(x.shock) * np.tanh(x.coma)
-        + 0.32 * np.abs(x.breathing)
-    )
-
-
-def hospital_deviation(x: Channels, risk: tuple[float, ...]) -> FloatArray:
-    """What is the hospital's own: what low coma scores, circulation and vasopressors mean there."""
-    directions = (
-        0.9 * x.coma - 0.4 * x.sedation,
-        0.6 * x.shock - 0.8 * x.breathing,
-        0.7 * x.resuscitation - 0.7 * x.failure,
-    )
-    total = np.zeros_like(x.coma)
-    for coordinate, size, direction in zip(risk, DEVIATION, directions, strict=True):
-        total = total + coordinate * size * direction
-    return total
-
-
-def channels(drugs: FloatArray, codes: FloatArray, signs: FloatArray, vocabulary: Vocabulary) -> Channels:
-    """Fixed units: the constants are those of a large sample, no hospital's data enter them."""
-    ordered, coded = np.log1p(drugs), np.log1p(codes)
-    eyes, motor, verbal, heart_rate, systolic, respiration, saturation = signs.T
-    return Channels(
-        resuscitation=(ordered @ vocabulary.resuscitation - 2.2) / 2.6,
-        sedation=(ordered @ vocabulary.sedation - 2.4) / 2.6,
-        routine=(ordered @ vocabulary.routine - 3.5) / 3.6,
-        failure=(coded @ vocabulary.failure - 1.5) / 2.0,
-        harmless=(coded @ vocabulary.harmless - 3.2) / 2.9,
-        coma=(12.0 - (eyes + motor + verbal)) / 2.9,
-        shock=(heart_rate / systolic - 0.72) / 0.19,
-        breathing=(respiration - 20) / 5 - (saturation - 95.5) / 3,
     )
 
 
@@ -253,7 +193,7 @@ def _draw_codes(
 def _draw_signs(
     site: PlannedSite, neuro: NDArray[np.bool_], grave: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Means of the seven signs over the first 48 hours: (stays, signs). Units: points, per minute, mmHg, per cent."""
+    """Means of the seven signs over the first 48 hours: (stays, signs); points, per minute, mmHg, %."""
     noise = rng.standard_normal((8, len(grave)))
     charting = stats.expon.ppf(stats.norm.cdf(site.case_mix))  # a few hospitals are far worse than the rest
     coma = -1.6 + 1.05 * charting + 0.7 * grave + 1.0 * neuro + 0.8 * noise[0]

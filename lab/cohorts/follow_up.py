@@ -1,9 +1,9 @@
 """From hazards to landmark rows: one history per patient, seen again at each landmark.
 
-Hazards add up from landmark to landmark until the patient's own threshold is reached, registration ends or the
-patient dies. So the rows of one patient agree: an event seven years after one landmark is two years after the
-next, and a row behind the event is flagged. The common baseline is set so that the wanted share of rows has its
-event within the horizon.
+Hazards add up from landmark to landmark until the patient's own threshold is reached, registration ends or
+the patient dies. So the rows of one patient agree: an event seven years after one landmark is two years after
+the next, and a row behind the event is flagged. The common baseline is set so that the wanted share of rows
+has its event within the horizon.
 
 It knows nothing of risk factors; ages only bound the landmarks and drive death from other causes.
 """

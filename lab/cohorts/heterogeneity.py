@@ -1,9 +1,9 @@
 """How different the sites of a cohort are, measured against what the published study reports.
 
-The feature on which distances are taken is chosen by the data: the highest univariate AUROC, either way, over all
-rows. Wasserstein distances are exact: with all sites' distribution functions on one common grid of values, the
-distance of a pair is the area between two of them. Targets are targets, not identities: the source's own
-totals disagree a little.
+The feature on which distances are taken is chosen by the data: the highest univariate AUROC, either way, over
+all rows. Wasserstein distances are exact: with all sites' distribution functions on one common grid of
+values, the distance of a pair is the area between two of them. Targets are targets, not identities: the
+source's own totals disagree a little.
 
 It prints nothing and keeps no value of any patient.
 """

@@ -1,8 +1,9 @@
 """The frozen vocabulary of the synthetic intensive-care cohort: 1,411 drug names and 686 diagnosis codes.
 
-Names are many ways to write few ingredients, with a Zipf-like popularity, as in real order systems; ingredients
-and codes go with conditions, and some carry risk. The vocabulary is the same for every seed, as a study's frozen
-vocabulary is: seeds change hospitals and patients, not what a column means.
+Names are many ways to write few ingredients, with a Zipf-like popularity, as in real order systems;
+ingredients and codes go with conditions, and most tell a little of how ill a patient is. The vocabulary is
+the same for every seed, as a study's frozen vocabulary is: seeds change hospitals and patients, not what a
+column means.
 
 It knows no hospital and no patient.
 """
@@ -73,7 +74,7 @@ def frozen_vocabulary() -> Vocabulary:
 
 
 def _names_of_ingredients(rng: np.random.Generator) -> NDArray[np.intp]:
-    """Ingredient of each drug column: every ingredient has a name, common ones have more; columns in any order."""
+    """Ingredient of each drug column: each has a name, common ones have more; columns in any order."""
     share = 1.0 / np.sqrt(np.arange(INGREDIENTS) + 3.0)
     further = rng.choice(INGREDIENTS, size=DRUGS - INGREDIENTS, p=share / share.sum())
     return rng.permutation(np.concatenate([np.arange(INGREDIENTS), further]))

@@ -97,7 +97,7 @@ def scaled_sites(tiers: Sequence[TierSizes], scale: float) -> dict[int, int]:
 
 
 def plan_sites(settings: PlanSettings, scale: float, seed: int) -> tuple[PlannedSite, ...]:
-    """The sites of a cohort, tier 1 first. A scale above 1 adds further planned cohorts of the same regions."""
+    """The sites of a cohort, tier 1 first. A scale above 1 adds further plans for the same regions."""
     check_scale(scale)
     wanted = scaled_sites(settings.tiers, scale)
     batches = max(math.ceil(wanted[tier.tier] / tier.sites) for tier in settings.tiers)
@@ -162,7 +162,7 @@ def normal_scores(values: FloatArray) -> FloatArray:
 
 
 def _sizes(tier: TierSizes, rng: np.random.Generator) -> list[int]:
-    """Evenly spaced quantiles of a distribution with the tier's mean and SD inside its limits, in random order."""
+    """Even quantiles of a distribution with the tier's mean and SD inside its limits, in random order."""
     quantiles = (np.arange(tier.sites) + 0.5) / tier.sites
     if tier.most is None:
         excess = tier.mean - tier.least

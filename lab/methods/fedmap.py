@@ -22,7 +22,7 @@ class FedMap:
         engine: Engine,
         trained: Trained,
         sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has one round's epochs
+        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
         seed: int,
     ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
         assert trained.prior is not None

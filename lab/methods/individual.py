@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from common.algorithm.aggregation import SiteParameters
-from common.algorithm.fitting import SiteTask
+from common.algorithm.local_fit import SiteTask
 from common.algorithm.seeding import derive_seed
 from common.errors import TrainingError
 from lab.engines import Engine

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from common.algorithm.aggregation import PriorStep, SiteParameters, next_prior
-from common.algorithm.fitting import FailedFit, LocalFit, SiteTask
+from common.algorithm.local_fit import FailedFit, LocalFit, SiteTask
 from common.algorithm.prior import Prior
 from common.algorithm.seeding import derive_seed
 from common.algorithm.settings import FedmapSettings
@@ -90,7 +90,8 @@ def fine_tune(
     """T2: from μ, no communication."""
     if not sites:
         return {}, ()
-    settings = replace(settings, training=replace(settings.training, start="global"))
+    training = replace(settings.training, start="global", epochs=settings.training.fine_tune_epochs)
+    settings = replace(settings, training=training)
     own = SiteParameters(prior.mu, prior.buffers)
     tasks = [site_task(s, own, prior, settings, derive_seed(seed, "fine-tune", s.name)) for s in sites]
     fits = engine.fit(federation.model, settings, prior, tasks, penalised)

@@ -10,9 +10,9 @@ import torch
 from hypothesis import settings
 
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import Model
 from common.algorithm.layers import BatchNorm, Dropout, Linear, Relu
 from common.algorithm.likelihood import LikelihoodName
+from common.algorithm.local_fit import Model
 from common.algorithm.network import Branch, Network
 
 # A busy machine is not a failure: no time limit per example.

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from common.algorithm.adam import Adam
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import Model, SiteTask, fit_local
+from common.algorithm.fitting import fit_local
 from common.algorithm.layers import Linear
 from common.algorithm.likelihood import LikelihoodName
+from common.algorithm.local_fit import Model, SiteTask
 from common.algorithm.network import Network
 from common.algorithm.prior import initial_prior
 from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings

@@ -15,17 +15,10 @@ from torch import Tensor
 
 from common.algorithm.convex_network import ConvexNetwork
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import (
-    FailedFit,
-    GradientSource,
-    LocalFit,
-    Model,
-    SiteTask,
-    fit_local,
-    fit_sites,
-)
+from common.algorithm.fitting import fit_local, fit_sites
 from common.algorithm.layers import BatchNorm, Buffers, Dropout, Linear, Relu
 from common.algorithm.likelihood import LikelihoodName, Outcome, negative_log_likelihood
+from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
 from common.algorithm.network import Network
 from common.algorithm.prior import Prior, initial_prior
 from common.algorithm.settings import (

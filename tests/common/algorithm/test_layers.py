@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.fitting import Model
 from common.algorithm.layers import BatchNorm, Buffers, Dropout, Layer, Linear, Pass, Relu
 from common.algorithm.likelihood import (
     LikelihoodName,
@@ -21,6 +20,7 @@ from common.algorithm.likelihood import (
     output_gradient,
     risk_sets,
 )
+from common.algorithm.local_fit import Model
 from common.algorithm.network import Branch, Network
 
 MakeModel = Callable[[LikelihoodName], Model]

@@ -21,7 +21,7 @@ from torch import Tensor
 from common.algorithm.aggregation import SiteParameters, aggregate
 from common.algorithm.convex_network import ConvexNetwork
 from common.algorithm.examples import Examples
-from common.algorithm.fitting import GradientSource, LocalFit, Model, SiteTask, fit_local
+from common.algorithm.fitting import fit_local
 from common.algorithm.layers import Linear, Pass
 from common.algorithm.likelihood import (
     LikelihoodName,
@@ -30,6 +30,7 @@ from common.algorithm.likelihood import (
     output_gradient,
     risk_sets,
 )
+from common.algorithm.local_fit import GradientSource, LocalFit, Model, SiteTask
 from common.algorithm.network import Network
 from common.algorithm.penalty import anchored_penalty
 from common.algorithm.prior import Prior

@@ -1,0 +1,216 @@
+"""The training loop of a fit, for S sites at once: steps, early stopping, the best weights.
+
+Gradients come from two sources, and a test says that it does not matter which. `autograd_likelihood` (a
+single site): autograd for L, the closed form for R. `closed_form` (many sites): the layers' own backward
+pass too, with no graph. `autograd`: everything from the formulas, nothing cached; the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.algorithm.adam import Adam
+from common.algorithm.batches import Batch, BatchStream, PackedRows, pack
+from common.algorithm.layers import Buffers, Pass
+from common.algorithm.likelihood import Outcome, negative_log_likelihood, output_gradient
+from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
+from common.algorithm.penalty import AnchoredPenalty
+from common.algorithm.settings import FedmapSettings, TrainingSettings
+from common.algorithm.weights import log_weight
+
+EVALUATION_ROWS = 256
+
+
+class BatchedFit:
+    """One fit of S sites. Sites that stop early leave the batch; their best is kept by index."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: FedmapSettings,
+        penalty: AnchoredPenalty | None,
+        tasks: Sequence[SiteTask],
+        gradient: GradientSource,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._penalty = penalty
+        self._gradient = gradient
+        training = settings.training
+        self._train = pack([task.train for task in tasks], model.likelihood)
+        self._validation = pack([task.validation for task in tasks], model.likelihood)
+        self._validation_outcome = self._validation.outcome()
+        self._judges = _can_judge(self._validation)  # (S,) bool
+        self._theta = torch.stack([task.theta for task in tasks])  # (S, d), a copy
+        self._buffers = Buffers(
+            torch.stack([task.buffers.mean for task in tasks]),
+            torch.stack([task.buffers.variance for task in tasks]),
+            torch.stack([task.buffers.count for task in tasks]),
+        )
+        self._adam = Adam(self._theta, training.learning_rate)
+        self._stream = BatchStream(
+            self._train, [task.seed for task in tasks], training.batch_size, model.network.dropouts
+        )
+        # Copies, never references: the best must not move when training goes on.
+        self._best_theta = self._theta.clone()
+        self._best_buffers = _copy(self._buffers)
+        self._best_loss = np.full(len(tasks), np.inf)
+        self._best_epoch = np.zeros(len(tasks), dtype=np.int64)
+        self._epochs = np.zeros(len(tasks), dtype=np.int64)
+
+    def run(self) -> list[LocalFit | FailedFit]:
+        training = self._settings.training
+        alive = np.arange(len(self._best_loss))
+        train, validation = self._train, self._validation
+        for epoch in range(1, training.epochs + 1):
+            for batch in self._stream.epoch():
+                self._step(batch, training)
+            stopped = self._judge(epoch, alive, validation)
+            if stopped.all():
+                break
+            if stopped.any():
+                keep = np.flatnonzero(~stopped)
+                alive = alive[keep]
+                train, validation = train.select(keep), validation.select(keep)
+                self._shrink(keep, train, validation)
+        return self._results()
+
+    def _step(self, batch: Batch, training: TrainingSettings) -> None:
+        theta = self._theta[: batch.sites]
+        rows = batch.rows.view(-1, 1, 1)
+        at = Pass(
+            training=True,
+            rows=rows if batch.padded else None,
+            mask=batch.outcome.weight.unsqueeze(-1) if batch.padded else None,
+            keep=batch.keep,
+        )
+        if self._gradient == "closed_form":
+            grad = self._closed_form_gradient(theta, batch, at)
+        else:
+            grad = self._autograd_gradient(theta, batch, at)
+        if training.weight_decay:
+            grad.add_(theta, alpha=training.weight_decay)
+        self._adam.step(theta, grad)
+        if at.batch_mean:
+            moved = self._model.network.moved_buffers(_first(self._buffers, batch.sites), at)
+            self._buffers.mean[: batch.sites] = moved.mean
+            self._buffers.variance[: batch.sites] = moved.variance
+            self._buffers.count[: batch.sites] = moved.count
+
+    def _closed_form_gradient(self, theta: Tensor, batch: Batch, at: Pass) -> Tensor:
+        network = self._model.network
+        params = network.spec.views(theta)
+        outputs, trace = network.forward(params, batch.features, at)
+        by_output = output_gradient(self._model.likelihood, outputs, batch.outcome)
+        grads = network.backward(params, trace, by_output.div_(batch.rows.view(-1, 1, 1)))
+        flat = network.spec.flatten(grads, lead=1)
+        return flat if self._penalty is None else flat.add_(self._penalty.gradient(theta))
+
+    def _autograd_gradient(self, theta: Tensor, batch: Batch, at: Pass) -> Tensor:
+        network = self._model.network
+        # One leaf per parameter: slicing a single leaf would write a full-length gradient per slice.
+        leaves = tuple(view.detach().requires_grad_() for view in network.spec.views(theta))
+        outputs, _ = network.forward(leaves, batch.features, at)
+        loss = negative_log_likelihood(self._model.likelihood, outputs, batch.outcome) / batch.rows
+        if self._penalty is not None and self._gradient == "autograd":
+            loss = loss + self._penalty.plain_value(network.spec.flatten(leaves, lead=1))
+        flat = network.spec.flatten(torch.autograd.grad(loss.sum(), leaves), lead=1)
+        if self._penalty is not None and self._gradient == "autograd_likelihood":
+            flat.add_(self._penalty.gradient(theta))
+        return flat
+
+    def _judge(self, epoch: int, alive: np.ndarray, validation: PackedRows) -> np.ndarray:
+        """Score the epoch on validation rows, keep the best of each site, say who has run out of patience."""
+        losses = _loss_per_row(self._model, self._theta, self._buffers, validation, self._validation_outcome)
+        better = (np.isfinite(losses) & (losses < self._best_loss[alive])) | ~self._judges
+        self._epochs[alive] = epoch
+        at = np.flatnonzero(better)
+        into = torch.from_numpy(alive[at])
+        source = torch.from_numpy(at)
+        self._best_loss[alive[at]] = np.where(self._judges[at], losses[at], np.inf)
+        self._best_epoch[alive[at]] = epoch
+        self._best_theta[into] = self._theta[source]
+        self._best_buffers.mean[into] = self._buffers.mean[source]
+        self._best_buffers.variance[into] = self._buffers.variance[source]
+        self._best_buffers.count[into] = self._buffers.count[source]
+        waited = epoch - self._best_epoch[alive]
+        return np.asarray(waited >= self._settings.training.patience)
+
+    def _shrink(self, keep: np.ndarray, train: PackedRows, validation: PackedRows) -> None:
+        at = torch.from_numpy(keep)
+        self._theta = self._theta[at]
+        self._buffers = Buffers(self._buffers.mean[at], self._buffers.variance[at], self._buffers.count[at])
+        self._adam.select(at)
+        self._judges = self._judges[keep]
+        self._validation_outcome = validation.outcome()
+        self._stream.select(keep, train)
+
+    def _results(self) -> list[LocalFit | FailedFit]:
+        theta, buffers = self._best_theta, self._best_buffers
+        per_row = _loss_per_row(self._model, theta, buffers, self._train, self._train.outcome())
+        with torch.no_grad():
+            penalties = (
+                torch.zeros(len(theta)) if self._penalty is None else self._penalty.value(theta)
+            ).double()
+        finite = torch.isfinite(theta).all(1).numpy()
+        results: list[LocalFit | FailedFit] = []
+        for site, rows in enumerate(self._train.rows):
+            loss, penalty = float(per_row[site] * rows), float(penalties[site])
+            usable = finite[site] and np.isfinite(loss) and np.isfinite(penalty)
+            if not usable or self._best_epoch[site] == 0:  # epoch 0: no epoch ever had a finite loss
+                results.append(FailedFit(f"training diverged within {int(self._epochs[site])} epoch(s)"))
+                continue
+            best = self._best_loss[site]
+            results.append(
+                LocalFit(
+                    theta=theta[site].clone(),
+                    buffers=Buffers(
+                        buffers.mean[site].clone(),
+                        buffers.variance[site].clone(),
+                        buffers.count[site].clone(),
+                    ),
+                    log_omega=log_weight(self._settings.aggregation.weighting, loss, penalty, int(rows)),
+                    loss=loss,
+                    penalty=penalty,
+                    rows=int(rows),
+                    epochs=int(self._epochs[site]),
+                    best_epoch=int(self._best_epoch[site]),
+                    validation_loss=float(best) if np.isfinite(best) else None,
+                )
+            )
+        return results
+
+
+def _loss_per_row(
+    model: Model, theta: Tensor, buffers: Buffers, data: PackedRows, outcome: Outcome
+) -> np.ndarray:
+    """L/N of each site on all rows of a part, in evaluation mode, (S,); 0 rows give 0."""
+    if data.features.shape[1] == 0:
+        return np.zeros(len(data.rows))
+    # A block of rows at a time: activations that fit the cache cost a fraction of ones that do not.
+    blocks = [
+        model.network.predict(theta, buffers, x) for x in torch.split(data.features, EVALUATION_ROWS, dim=1)
+    ]
+    outputs = torch.cat(blocks, dim=1).double()
+    with torch.no_grad():
+        total = negative_log_likelihood(model.likelihood, outputs, outcome)
+    return np.asarray(total.numpy() / np.maximum(data.rows, 1))
+
+
+def _can_judge(validation: PackedRows) -> np.ndarray:
+    """Sites whose validation part says something: it has rows and, for survival, an event."""
+    if validation.event is None:
+        return validation.rows > 0
+    return np.asarray(validation.event.any(axis=1))
+
+
+def _first(buffers: Buffers, sites: int) -> Buffers:
+    return Buffers(buffers.mean[:sites], buffers.variance[:sites], buffers.count[:sites])
+
+
+def _copy(buffers: Buffers) -> Buffers:
+    return Buffers(buffers.mean.clone(), buffers.variance.clone(), buffers.count.clone())
