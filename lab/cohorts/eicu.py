@@ -196,7 +196,7 @@ def _draw_signs(
     """Means of the seven signs over the first 48 hours: (stays, signs); points, per minute, mmHg, %."""
     noise = rng.standard_normal((8, len(grave)))
     charting = stats.expon.ppf(stats.norm.cdf(site.case_mix))  # a few hospitals are far worse than the rest
-    coma = -1.6 + 1.05 * charting + 0.7 * grave + 1.0 * neuro + 0.8 * noise[0]
+    coma = -1.6 + 1.1 * charting + 0.7 * grave + 1.0 * neuro + 0.8 * noise[0]
     heart_rate = 86 + 7 * grave + 2 * site.covariates[2] + 14 * noise[4]
     systolic = 122 - 6 * grave + 2 * site.covariates[2] + 17 * noise[5]
     return np.column_stack(

@@ -89,13 +89,13 @@ def _check_replaceable(out: Path) -> None:
 
 def write_site(directory: Path, table: SiteTable, file_format: FileFormat) -> None:
     # Column by column, without pandas' own schema notes: with thousands of columns those dwarf the data.
-    frame = table.frame
-    columns = pa.table({name: pa.array(frame[name].to_numpy()) for name in frame.columns})
+    names, columns = zip(*table.frame.items(), strict=True)
+    content = pa.Table.from_arrays([pa.array(column.to_numpy()) for column in columns], names=names)
     path = directory / f"{table.site.site}.{file_format}"
     if file_format == "csv":
-        pa.csv.write_csv(columns, path, pa.csv.WriteOptions(quoting_style="needed", quoting_header="none"))
+        pa.csv.write_csv(content, path, pa.csv.WriteOptions(quoting_style="needed", quoting_header="none"))
     else:
-        pa.parquet.write_table(columns, path, use_dictionary=False, write_statistics=False)
+        pa.parquet.write_table(content, path, use_dictionary=False, write_statistics=False)
 
 
 def write_index(directory: Path, sites: Sequence[PlannedSite]) -> None:
