@@ -88,8 +88,9 @@ def _check_replaceable(out: Path) -> None:
 
 
 def write_site(directory: Path, table: SiteTable, file_format: FileFormat) -> None:
-    # Column by column, without pandas' own schema notes: with thousands of columns those dwarf the data.
-    names, columns = zip(*table.frame.items(), strict=True)
+    # Without pandas' own schema notes: with thousands of columns those dwarf the data. A shallow copy, since
+    # pandas keeps every column object it has handed out as long as the frame lives.
+    names, columns = zip(*table.frame.copy(deep=False).items(), strict=True)
     content = pa.Table.from_arrays([pa.array(column.to_numpy()) for column in columns], names=names)
     path = directory / f"{table.site.site}.{file_format}"
     if file_format == "csv":
