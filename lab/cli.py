@@ -197,9 +197,7 @@ def _show_where_the_global_model_did_better(study: Study) -> None:
     both = [site for site, model in values if model == "personal" and (site, "global") in values]
     worse = [site for site in both if values[site, "global"] < values[site, "personal"]]
     if both and study.trained.prior is not None:
-        answer.print(
-            f"The global model beat the site's own at {len(worse)} of {len(both)} T1 and T2 sites"
-        )
+        answer.print(f"The global model beat the site's own at {len(worse)} of {len(both)} T1 and T2 sites")
 
 
 def _summary_table(study: Study) -> Table:

@@ -57,7 +57,6 @@ class LoopEngine:
 class VectorisedEngine:
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or os.cpu_count() or 1
-        _keep_freed_memory()
 
     def fit(
         self,
@@ -87,8 +86,8 @@ class VectorisedEngine:
         return [part.tolist() for part in np.array_split(order, min(count, len(order)))]
 
 
-def _keep_freed_memory() -> None:
-    """Ask glibc not to hand freed blocks back: batched steps free and take megabytes all the time, and
+def keep_freed_memory() -> None:
+    """Ask glibc not to hand freed blocks back: training steps free and take megabytes all the time, and
     faulting fresh pages in costs ten times the arithmetic done on them. Other C libraries are left alone."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -99,4 +98,5 @@ def _keep_freed_memory() -> None:
 def make_engine(name: EngineName) -> Engine:
     """One torch thread: results are then the same bits everywhere, and blocks use the cores instead."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     return LoopEngine() if name == "loop" else VectorisedEngine()

@@ -116,9 +116,13 @@ class BatchedFit:
         leaves = tuple(view.detach().requires_grad_() for view in network.spec.views(theta))
         outputs, _ = network.forward(leaves, batch.features, at)
         loss = negative_log_likelihood(self._model.likelihood, outputs, batch.outcome) / batch.rows
+        inputs = leaves
         if self._penalty is not None and self._gradient == "autograd":
-            loss = loss + self._penalty.plain_value(network.spec.flatten(leaves, lead=1))
-        flat = network.spec.flatten(torch.autograd.grad(loss.sum(), leaves), lead=1)
+            mu = self._penalty.mu.detach().requires_grad_()
+            loss = loss + self._penalty.plain_value(network.spec.flatten(leaves, lead=1), mu)
+            inputs = (*leaves, mu)  # R is one network of (θ, μ): its plain gradient is in both
+        grads = torch.autograd.grad(loss.sum(), inputs)
+        flat = network.spec.flatten(grads[: len(leaves)], lead=1)
         if self._penalty is not None and self._gradient == "autograd_likelihood":
             flat.add_(self._penalty.gradient(theta))
         return flat

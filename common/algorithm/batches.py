@@ -151,20 +151,20 @@ class BatchStream:
     def _batch(self, index: NDArray[np.int64], rows: NDArray[np.int64]) -> Batch:
         sites, width = index.shape
         padded = bool((rows < width).any())
-        at = torch.from_numpy(index)
-        lead = torch.arange(sites).unsqueeze(1)
-        weight = torch.from_numpy((np.arange(width) < rows[:, None]).astype(np.float32))
         data = self._data
+        first_row = np.arange(sites)[:, None] * data.features.shape[1]
+        flat = torch.from_numpy((index + first_row).ravel())  # rows in the packed tensors, laid end to end
+        weight = torch.from_numpy((np.arange(width) < rows[:, None]).astype(np.float32))
         if data.time is None or data.event is None:
             assert data.label is not None
-            outcome = Outcome(weight, label=data.label[lead, at])
+            outcome = Outcome(weight, label=data.label.flatten()[flat].view(sites, width))
         else:
             time = np.take_along_axis(data.time[:sites], index, axis=1)
             event = np.take_along_axis(data.event[:sites], index, axis=1)
             outcome = Outcome(weight, risk=risk_sets(time, event, rows))
         return Batch(
             sites=sites,
-            features=data.features[lead, at],
+            features=data.features.flatten(0, 1).index_select(0, flat).view(sites, width, -1),
             outcome=outcome,
             rows=torch.from_numpy(rows.astype(np.float32)),
             padded=padded,
@@ -177,8 +177,10 @@ class BatchStream:
             return ()
         chosen = np.zeros((len(self._tables), len(rows), width), dtype=np.int64)
         for site, count in enumerate(rows.tolist()):
-            drawn = self._noise[site].integers(0, MASKS, (len(self._tables), count))
-            chosen[:, site, :count] = drawn
+            # Raw 64-bit words cut into four: a bounded draw costs ten times as much and MASKS is 2¹².
+            words = self._noise[site].bit_generator.random_raw(-(-len(self._tables) * count // 4))
+            drawn = words.view(np.uint16)[: len(self._tables) * count] % MASKS
+            chosen[:, site, :count] = drawn.reshape(len(self._tables), count)
         picks = torch.from_numpy(chosen)
         return tuple(
             table.index_select(0, pick.flatten()).view(len(rows), width, -1)

@@ -95,12 +95,13 @@ class ConvexNetwork:
 
     def value(self, psi: Psi, anchor: Tensor, theta: Tensor) -> Tensor:
         """f for each of S sites: (S, d) → (S,). Differentiable in θ and ψ."""
-        return self._layers(psi, anchor, self.sketch.apply(theta))[0]
+        _, second = self._layers(psi, anchor, self.sketch.apply(theta))
+        return (F.softplus(second) * psi.output.unsqueeze(1)).sum((0, 2))
 
     def theta_gradient(self, psi: Psi, anchor: Tensor, theta: Tensor) -> Tensor:
         """∂f/∂θ in closed form, (S, d)."""
-        _, first, second = self._layers(psi, anchor, self.sketch.apply(theta))
-        back = self._back(psi, first, second)[1].unbind(1)  # T × (S, h₁)
+        first, second = self._layers(psi, anchor, self.sketch.apply(theta))
+        _, back = self._back(psi, first, second)
         return self.sketch.transpose(tuple(g @ w for g, w in zip(back, psi.theta_weights, strict=True)))
 
     def add_psi_gradient(
@@ -108,30 +109,28 @@ class ConvexNetwork:
     ) -> None:
         """Add Σ_k w_k ∂f(θ_k, μ)/∂ψ to `total` (p,), for a block of sites θ (K, d) with weights w (K,)."""
         parts = self.sketch.apply(theta)
-        _, first, second = self._layers(psi, anchor, parts)
-        grad_second, grad_first = self._back(psi, first, second)  # (K, T, h₂), (K, T, h₁)
-        grad_second = grad_second * weight[:, None, None]
-        grad_first = grad_first * weight[:, None, None]
+        first, second = self._layers(psi, anchor, parts)
+        grad_second, grad_first = self._back(psi, first, second)  # (T, K, h₂), (T, K, h₁)
+        grad_second = grad_second * weight.unsqueeze(-1)
+        grad_first = grad_first * weight.unsqueeze(-1)
         into = self.psi(total)
-        summed = grad_first.sum(0)  # (T, h₁)
+        summed = grad_first.sum(1)  # (T, h₁)
         for t, (part, mu_part) in enumerate(zip(parts, self.sketch.apply(mu), strict=True)):
-            into.theta_weights[t].addmm_(grad_first[:, t].T, part)
+            into.theta_weights[t].addmm_(grad_first[t].T, part)
             into.mu_weights[t].addr_(summed[t], mu_part)
         into.first_bias.add_(summed)
-        into.second_weight.add_(torch.einsum("kto,kth->toh", grad_second, F.softplus(first)))
-        into.second_bias.add_(grad_second.sum(0))
-        into.output.add_(torch.einsum("k,kto->to", weight, F.softplus(second)))
+        into.second_weight.baddbmm_(grad_second.transpose(1, 2), F.softplus(first))
+        into.second_bias.add_(grad_second.sum(1))
+        into.output.add_((F.softplus(second) * weight.unsqueeze(-1)).sum(1))
 
-    def _layers(self, psi: Psi, anchor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """f (S,), and both layers before their softplus: (S, T, h₁), (S, T, h₂)."""
-        first = (
-            torch.stack([part @ w.T for part, w in zip(parts, psi.theta_weights, strict=True)], 1) + anchor
-        )
-        second = torch.einsum("toh,sth->sto", psi.second_weight, F.softplus(first)) + psi.second_bias
-        return (F.softplus(second) * psi.output).sum((1, 2)), first, second
+    def _layers(self, psi: Psi, anchor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Both layers before their softplus: (T, S, h₁), (T, S, h₂)."""
+        seen = [part @ w.T for part, w in zip(parts, psi.theta_weights, strict=True)]
+        first = torch.stack(seen) + anchor.unsqueeze(1)
+        weight = psi.second_weight.transpose(1, 2)
+        return first, torch.baddbmm(psi.second_bias.unsqueeze(1), F.softplus(first), weight)
 
     @staticmethod
     def _back(psi: Psi, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        grad_second = psi.output * torch.sigmoid(second)  # (S, T, h₂)
-        grad_first = torch.einsum("sto,toh->sth", grad_second, psi.second_weight) * torch.sigmoid(first)
-        return grad_second, grad_first
+        grad_second = psi.output.unsqueeze(1) * torch.sigmoid(second)  # (T, S, h₂)
+        return grad_second, torch.bmm(grad_second, psi.second_weight) * torch.sigmoid(first)

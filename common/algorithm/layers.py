@@ -70,7 +70,11 @@ class Linear:
         self, params: tuple[Tensor, ...], x: Saved, grad: Tensor, needs_input: bool
     ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         weight, _ = params
-        grads = (torch.bmm(grad.transpose(1, 2), x), grad.sum(1))
+        if self.inputs < self.outputs:  # the product with the longer rows runs several times faster
+            by_weight = torch.bmm(x.transpose(1, 2), grad).transpose(1, 2)
+        else:
+            by_weight = torch.bmm(grad.transpose(1, 2), x)
+        grads = (by_weight, grad.sum(1))
         return (torch.bmm(grad, weight) if needs_input else None), grads
 
 

@@ -51,11 +51,12 @@ def risk_sets(time: NDArray[np.float64], event: NDArray[np.bool_], rows: NDArray
     ends = np.ones((sites, width), dtype=bool)
     ends[:, :-1] = starts[:, 1:]
     last = np.minimum.accumulate(np.where(ends, positions, width - 1)[:, ::-1], axis=1)[:, ::-1]
-    happened = (event & true_row).astype(np.float64)
-    running = np.concatenate([np.zeros((sites, 1)), np.cumsum(happened, axis=1)], axis=1)
-    tied = np.take_along_axis(running, last + 1, axis=1) - np.take_along_axis(running, before, axis=1)
-    earlier = running[:, :-1] - np.take_along_axis(running, before, axis=1)
-    share = np.where(happened > 0, earlier / np.maximum(tied, 1.0), 0.0)
+    happened = event & true_row
+    running = np.zeros((sites, width + 1))
+    np.cumsum(happened, axis=1, out=running[:, 1:])
+    before_tie = np.take_along_axis(running, before, axis=1)
+    tied = np.take_along_axis(running, last + 1, axis=1) - before_tie
+    share = happened * (running[:, :-1] - before_tie) / np.maximum(tied, 1.0)
     return RiskSets(
         event=torch.from_numpy(happened.astype(np.float32)),
         last=torch.from_numpy(last.copy()),

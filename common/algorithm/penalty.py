@@ -45,13 +45,12 @@ class AnchoredPenalty:
         shrinkage = self.settings.epsilon * (theta.square().sum(-1) + self.mu_square)
         return self.convex_value(theta) + quadratic + shrinkage
 
-    def plain_value(self, theta: Tensor) -> Tensor:
-        """R with nothing cached, straight from the formula: what autograd differentiates as a reference."""
-        if self.convex is None:
-            return self.value(theta)
-        network, psi = self.convex.network, self.convex.psi
-        fresh = replace(self, convex=replace(self.convex, anchor=network.anchor(psi, self.mu)))
-        return fresh.value(theta)
+    def plain_value(self, theta: Tensor, mu: Tensor) -> Tensor:
+        """R as a function of (θ, μ) jointly, nothing cached: what autograd differentiates as a reference."""
+        convex = self.convex
+        if convex is not None:
+            convex = replace(convex, anchor=convex.network.anchor(convex.psi, mu))
+        return replace(self, mu=mu, mu_square=mu.square().sum(), convex=convex).value(theta)
 
     def gradient(self, theta: Tensor) -> Tensor:
         """∂R/∂θ in closed form, (S, d)."""

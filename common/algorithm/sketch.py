@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from common.algorithm.seeding import torch_stream
@@ -32,45 +32,45 @@ class Sketch:
 
     @cached_property
     def _signs(self) -> Tensor:
+        """±1 for every number that is folded, 1 for those of short tensors, (d,)."""
         bits = torch.randint(0, 2, (sum(self.sizes),), generator=torch_stream(self.seed))
-        return bits.to(torch.float32).mul_(2).sub_(1)
+        signs = bits.to(torch.float32).mul_(2).sub_(1)
+        for size, part in zip(self.sizes, torch.split(signs, list(self.sizes)), strict=True):
+            if size <= self.width:
+                part.fill_(1.0)
+        return signs
 
     def apply(self, flat: Tensor) -> tuple[Tensor, ...]:
         """(..., d) → one (..., width_t) per tensor."""
-        parts = torch.split(flat, list(self.sizes), dim=-1)
         if not self.width:
-            return parts
-        signs = torch.split(self._signs.to(flat.dtype), list(self.sizes))
+            return torch.split(flat, list(self.sizes), dim=-1)
+        parts = torch.split(flat * self._signs.to(flat.dtype), list(self.sizes), dim=-1)
         return tuple(
-            part if size <= self.width else self._fold(part, sign)
-            for part, sign, size in zip(parts, signs, self.sizes, strict=True)
+            part if size <= self.width else self._fold(part)
+            for part, size in zip(parts, self.sizes, strict=True)
         )
 
     def transpose(self, parts: tuple[Tensor, ...]) -> Tensor:
         """The adjoint: gradients of the parts (..., width_t) → gradient of the flat vector (..., d)."""
+        joined = torch.cat(parts, dim=-1)
         if not self.width:
-            return torch.cat(parts, dim=-1)
-        signs = torch.split(self._signs.to(parts[0].dtype), list(self.sizes))
-        flat = parts[0].new_empty(*parts[0].shape[:-1], sum(self.sizes))
-        into = torch.split(flat, list(self.sizes), dim=-1)
-        for part, sign, size, out in zip(parts, signs, self.sizes, into, strict=True):
-            if size <= self.width:
-                out.copy_(part)
-            else:
-                self._unfold(part, sign, out)
-        return flat
+            return joined
+        return joined.index_select(-1, self._sums).mul_(self._signs.to(joined.dtype))
 
-    def _fold(self, part: Tensor, sign: Tensor) -> Tensor:
-        """Σ over folds of the signed numbers; the last fold may be short."""
-        whole = part.shape[-1] // self.width * self.width
-        signed = part * sign
-        folded = signed[..., :whole].view(*part.shape[:-1], -1, self.width).sum(-2)
-        rest = part.shape[-1] - whole
-        return folded + F.pad(signed[..., whole:], (0, self.width - rest)) if rest else folded
+    @cached_property
+    def _sums(self) -> Tensor:
+        """Where in the joined parts each number of the flat vector was added, (d,)."""
+        starts = [0, *accumulate(self.widths)]
+        return torch.cat(
+            [
+                start + torch.arange(size) % width
+                for start, size, width in zip(starts, self.sizes, self.widths, strict=False)
+            ]
+        )
 
-    def _unfold(self, part: Tensor, sign: Tensor, out: Tensor) -> None:
-        """Every number gets its fold's gradient with its own sign."""
-        whole = out.shape[-1] // self.width * self.width
-        folds = sign[:whole].view(-1, self.width)
-        out[..., :whole] = (part.unsqueeze(-2) * folds).flatten(-2)
-        out[..., whole:] = part[..., : out.shape[-1] - whole] * sign[whole:]
+    def _fold(self, signed: Tensor) -> Tensor:
+        """The sum over folds; the last fold may be short."""
+        whole = signed.shape[-1] // self.width * self.width
+        folded = signed[..., :whole].view(*signed.shape[:-1], -1, self.width).sum(-2)
+        folded[..., : signed.shape[-1] - whole].add_(signed[..., whole:])
+        return folded

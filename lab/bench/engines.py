@@ -15,10 +15,10 @@ from common.algorithm.settings import FedmapSettings, TrainingSettings
 from common.models import build_network
 from common.plan.sections import ModelSection
 from lab.bench.timing import best_seconds
-from lab.engines import LoopEngine, VectorisedEngine
+from lab.engines import LoopEngine, VectorisedEngine, keep_freed_memory
 
-SITES, ROWS, FEATURES, EPOCHS = 185, 2048, 8, 3
-LOOPED_SITES = 4  # the loop's cost per site does not depend on how many there are
+SITES, ROWS, FEATURES, EPOCHS = 185, 2048, 8, 10
+LOOPED_SITES = 2  # the loop's cost per site does not depend on how many there are
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class EngineSpeed:
         return self.loop_closed_form / self.vectorised
 
 
-def measure_engines(turns: int = 5) -> EngineSpeed:
+def measure_engines(turns: int = 3) -> EngineSpeed:
     torch.set_num_threads(1)
+    keep_freed_memory()
     network = build_network(ModelSection(name="cprd_survival"), (), FEATURES, 1)
     model = Model(network, "cox")
     settings = FedmapSettings(training=TrainingSettings(epochs=EPOCHS))

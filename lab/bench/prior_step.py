@@ -15,6 +15,7 @@ from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSet
 from common.models import build_network
 from common.plan.sections import ModelSection
 from lab.bench.timing import best_seconds
+from lab.engines import keep_freed_memory
 
 GROUPS = (("drugs", range(1411)), ("diagnoses", range(1411, 2097)), ("physiology", range(2097, 2104)))
 FEATURES, BATCH, STEPS = 2104, 32, 20
@@ -33,6 +34,7 @@ class PriorStep:
 
 def measure_prior_step(turns: int = 5) -> PriorStep:
     torch.set_num_threads(1)
+    keep_freed_memory()
     network = build_network(ModelSection(name="eicu_mortality"), GROUPS, FEATURES, 2)
     model = Model(network, "categorical")
     plain = FedmapSettings(training=TrainingSettings(epochs=1, batch_size=BATCH))
