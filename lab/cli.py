@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -34,7 +35,7 @@ app = typer.Typer(
 say = Console(stderr=True)
 answer = Console()
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -43,7 +44,8 @@ def cohort_command(
     name: Annotated[Literal["cprd", "interval", "eicu"], typer.Argument(help="Which synthetic cohort.")],
     out: Annotated[Path, typer.Option(help="Cohort directory to make.")],
     scale: Annotated[
-        float, typer.Option(min=0.0, help="Share of the sites (cprd, eicu) or of the rows (interval).")
+        float,
+        typer.Option(help="Share of the sites (interval: of the rows), above 0 and at most 10."),
     ] = 1.0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -66,7 +68,9 @@ def cohort_command(
     for row in rows:
         table.add_row(row.quantity, str(row.target), str(row.measured))
     answer.print(table)
-    answer.print(f"Most predictive feature: {summary.heterogeneity.feature}. Cohort in [bold]{out}[/bold]")
+    answer.print(
+        f"Most predictive feature: {summary.heterogeneity.feature}. Cohort in [bold]{escape(str(out))}[/bold]"
+    )
 
 
 @app.command("import")
@@ -87,19 +91,31 @@ def import_command(
     else:
         summary = import_eicu(source, out, by)
     if as_json:
-        sites = [{"site": s.site, "tier": s.tier, "region": s.region, "rows": s.rows} for s in summary.sites]
+        sites = [
+            {
+                "site": s.site,
+                "tier": s.tier,
+                "region": s.region,
+                "rows": s.rows,
+                "exclusions": {e.reason: e.rows for e in s.exclusions},
+            }
+            for s in (*summary.sites, *summary.left_out)
+        ]
         answer.print_json(json.dumps({"out": str(out), "rows": summary.rows, "sites": sites}))
         return
     table = Table(title=f"{name}: {summary.rows} rows at {len(summary.sites)} sites", title_justify="left")
     for column in ("site", "tier", "region", "rows"):
         table.add_column(column)
     for site in summary.sites:
-        table.add_row(site.site, str(site.tier), site.region, str(site.rows))
+        table.add_row(escape(site.site), str(site.tier), escape(site.region), str(site.rows))
     answer.print(table)
+    for site in (*summary.sites, *summary.left_out):
+        for exclusion in site.exclusions:
+            say.print(escape(f"{site.site}: {exclusion.rows} left out, {exclusion.reason}"), highlight=False)
     for exclusion in summary.exclusions:
-        say.print(f"left out: {exclusion.rows} rows, {exclusion.reason}", highlight=False)
+        say.print(escape(f"left out: {exclusion.rows} rows, {exclusion.reason}"), highlight=False)
     for note in summary.notes:
-        say.print(note, highlight=False)
+        say.print(escape(note), highlight=False)
 
 
 @app.command("simulate")
@@ -121,34 +137,35 @@ def simulate_command(
     from lab.federation import load_federation
     from lab.figures import draw_convergence
     from lab.methods import METHODS
-    from lab.results import write_study
+    from lab.results import study_directory, write_study
     from lab.simulation import simulate
 
     total = rounds or study_plan.rounds.count
-    with _bar() as progress:
-        loading = progress.add_task("loading sites", total=None)
-        federation = load_federation(
-            study_plan, data, lambda done, of: progress.update(loading, completed=done, total=of)
-        )
-        training = progress.add_task(f"{method}, {len(federation.tier(1))} T1 sites", total=total)
-        study = simulate(
-            federation,
-            METHODS[method](),
-            make_engine(engine),
-            total,
-            seed,
-            lambda number: progress.update(training, completed=number),
-        )
-        progress.update(training, completed=total)
-    write_study(study, out, method, engine, total, seed)
-    draw_convergence(study, out / "convergence.png")
+    with study_directory(out) as fresh:
+        with _bar() as progress:
+            loading = progress.add_task("loading sites", total=None)
+            federation = load_federation(
+                study_plan, data, lambda done, of: progress.update(loading, completed=done, total=of)
+            )
+            training = progress.add_task(f"{method}, {len(federation.tier(1))} T1 sites", total=total)
+            study = simulate(
+                federation,
+                METHODS[method](),
+                make_engine(engine),
+                total,
+                seed,
+                lambda number: progress.update(training, completed=number),
+            )
+            progress.update(training, completed=total)
+        write_study(study, fresh, method, engine, total, seed)
+        draw_convergence(study, fresh / "convergence.png")
+    _show_exclusions(study)
     if as_json:
         answer.print_json((out / "summary.json").read_text())
         return
-    _show_exclusions(study)
     answer.print(_summary_table(study))
     _show_where_the_global_model_did_better(study)
-    answer.print(f"Results, models and convergence.png are in [bold]{out}[/bold]")
+    answer.print(f"Results, models and convergence.png are in [bold]{escape(str(out))}[/bold]")
 
 
 def main() -> None:
@@ -158,6 +175,11 @@ def main() -> None:
     except FedmapError as error:
         say.print(f"[bold red]error[/bold red] ({error.code}): ", end="")
         say.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except OSError as error:
+        say.print(f"[bold red]error[/bold red] (files): {escape(error.strerror or str(error))}: ", end="")
+        say.print(str(error.filename or ""), markup=False, highlight=False, soft_wrap=True)
+        say.print("  hint: check that the path exists, is yours to write, and that the disk is not full")
         sys.exit(1)
     except KeyboardInterrupt:
         say.print("interrupted")
@@ -177,33 +199,39 @@ def _bar() -> Progress:
 
 def _show_exclusions(study: Study) -> None:
     for site in study.federation.excluded:
-        say.print(f"[yellow]excluded[/yellow] {site.name}: {'; '.join(site.problems)}", highlight=False)
+        problems = escape("; ".join(site.problems))
+        say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
     for failure in study.failed:
-        say.print(f"[yellow]failed[/yellow] round {failure.round}, {failure.site}: {failure.reason}")
+        say.print(f"[yellow]failed[/yellow] round {failure.round}, {escape(failure.site)}: {failure.reason}")
     metric = study.federation.plan.task.metric
     for s in study.scores:
         if isinstance(s.result, SkippedMetric) and s.result.name == metric:
-            say.print(f"[yellow]not scored[/yellow] {s.site} ({s.model}): {s.result.reason}", highlight=False)
+            say.print(
+                f"[yellow]not scored[/yellow] {escape(s.site)} ({s.model}): {s.result.reason}",
+                highlight=False,
+            )
 
 
 def _show_where_the_global_model_did_better(study: Study) -> None:
-    """A site whose own model is worse than μ should know it."""
-    metric = study.federation.plan.task.metric
+    """A site whose own model is worse than μ should know it. Judged without thresholds, which differ."""
+    metric = "c_index" if study.federation.plan.task.kind == "cox" else "log_loss"
     values = {
         (s.site, s.model): shortfall(metric, s.result.value)
         for s in study.scores
         if s.tier < 3 and s.result.name == metric and isinstance(s.result, Metric)
     }
     both = [site for site, model in values if model == "personal" and (site, "global") in values]
-    worse = [site for site in both if values[site, "global"] < values[site, "personal"]]
-    if both and study.trained.prior is not None:
-        answer.print(f"The global model beat the site's own at {len(worse)} of {len(both)} T1 and T2 sites")
+    differ = [site for site in both if values[site, "global"] != values[site, "personal"]]
+    worse = [site for site in differ if values[site, "global"] < values[site, "personal"]]
+    if differ:
+        label = metric_label(metric)
+        answer.print(f"By {label}, the global model beat the site's own at {len(worse)} of {len(both)} sites")
 
 
 def _summary_table(study: Study) -> Table:
     """Median and quartiles over sites; the plan's metric first and bold."""
     metric = study.federation.plan.task.metric
-    table = Table(title=study.federation.plan.study.title, title_justify="left")
+    table = Table(title=escape(study.federation.plan.study.title), title_justify="left")
     for column in ("tier", "model", "metric", "sites", "median", "quartiles"):
         table.add_column(column, justify="right" if column in ("sites", "median") else "left")
     from lab.results import summarise

@@ -19,7 +19,7 @@ from common.algorithm.statistics import Scaler, feature_statistics, make_scaler,
 from common.data.cohort_directory import SiteEntry, read_cohort_directory
 from common.data.loading import load_site
 from common.data.site_dataset import SiteDataset
-from common.errors import DataError
+from common.errors import DataError, TrainingError
 from common.models import build_model
 from common.plan import StudyPlan
 
@@ -79,13 +79,17 @@ def load_federation(
     _require_quorum(plan, directory, loaded, excluded)
     scaler = _pooled_scaler(loaded)
     layout = loaded[0][1].layout
+    sites: list[Site] = []
+    for entry, data in loaded:
+        try:
+            sites.append(Site(entry.site, entry.tier, entry.region, _scaled(plan, data, scaler)))
+        except TrainingError as error:  # local scaling of a site with a single row
+            excluded.append(ExcludedSite(entry.site, entry.tier, entry.region, (error.message,)))
     return Federation(
         plan=plan,
         model=build_model(plan, layout.groups, len(layout.names)),
         settings=FedmapSettings(plan.prior, plan.training, plan.aggregation),
-        sites=tuple(
-            Site(entry.site, entry.tier, entry.region, _scaled(plan, data, scaler)) for entry, data in loaded
-        ),
+        sites=tuple(sites),
         excluded=tuple(excluded),
         scaler=scaler,
     )

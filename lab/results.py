@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.convex_network import ConvexNetwork
 from common.algorithm.layers import Buffers
+from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric
 from lab.federation import Federation
 from lab.simulation import Score, Study
@@ -58,14 +61,43 @@ def summarise(scores: Sequence[Score]) -> tuple[SummaryRow, ...]:
     return tuple(rows)
 
 
+@contextmanager
+def study_directory(out: Path) -> Iterator[Path]:
+    """A fresh directory that takes the place of `out` if the block ends well: results of two runs never mix.
+
+    Made before anything trains, so that a place that cannot be written to is found out first.
+    """
+    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "summary.json").is_file())):
+        raise FedmapError(
+            f"{out} holds something other than results of a study",
+            hint="give --out a new directory, or empty this one yourself",
+        )
+    partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    shutil.rmtree(out, ignore_errors=True)
+    partial.rename(out)
+
+
 def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, seed: int) -> None:
-    """Everything into `out`, which is made if it is not there."""
+    """Everything into the directory `out`."""
     out.mkdir(parents=True, exist_ok=True)
+    federation = study.federation
     _write_metrics(study, out)
     _write_table(
         out / "excluded.csv",
         ("tier", "site", "region", "problem"),
-        ((s.tier, s.name, s.region, problem) for s in study.federation.excluded for problem in s.problems),
+        ((s.tier, s.name, s.region, problem) for s in federation.excluded for problem in s.problems),
+    )
+    _write_table(
+        out / "excluded_rows.csv",
+        ("tier", "site", "reason", "rows"),
+        ((s.tier, s.name, e.reason, e.rows) for s in federation.sites for e in s.data.exclusions),
     )
     _write_table(
         out / "failed.csv", ("round", "site", "reason"), ((f.round, f.site, f.reason) for f in study.failed)
@@ -73,8 +105,9 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
     _write_table(
         out / "notes.csv",
         ("tier", "site", "note"),
-        ((s.tier, s.name, note) for s in study.federation.sites for note in s.data.notes),
+        ((s.tier, s.name, note) for s in federation.sites for note in s.data.notes),
     )
+    _write_thresholds(study, out)
     columns = ("round", "loss", "penalty", "convex_penalty", "validation_loss", "largest_weight")
     _write_table(
         out / "rounds.csv",
@@ -82,7 +115,7 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
         ([getattr(record, name) for name in columns] for record in study.trained.history),
     )
     _write_models(study, out)
-    plan = study.federation.plan
+    plan = federation.plan
     summary = {
         "study": plan.study.name,
         "plan_digest": plan.digest,
@@ -90,13 +123,27 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
         "engine": engine,
         "rounds": rounds,
         "seed": seed,
-        "sites": {f"tier_{tier}": len(study.federation.tier(tier)) for tier in (1, 2, 3)},
-        "excluded_sites": len(study.federation.excluded),
-        "failed_fits": len(study.failed),
+        "sites": {f"tier_{tier}": len(federation.tier(tier)) for tier in (1, 2, 3)},
+        "excluded_sites": [{"site": s.name, "problems": list(s.problems)} for s in federation.excluded],
+        "failed_fits": [asdict(failure) for failure in study.failed],
         "metric": plan.task.metric,
         "summary": [asdict(row) for row in summarise(study.scores)],
     }
     (out / "summary.json").write_text(json.dumps(_without_nan(summary), indent=2) + "\n")
+
+
+def _write_thresholds(study: Study, out: Path) -> None:
+    """Decision thresholds of a binary task; a note says where the plan's rule had no answer."""
+    rules = [*((name, "personal", rule) for name, rule in study.rules.items()), ("", "global", study.rule)]
+    _write_table(
+        out / "thresholds.csv",
+        ("site", "model", "threshold", "note"),
+        (
+            (site, model, rule.threshold.value, rule.threshold.note or "")
+            for site, model, rule in rules
+            if rule.threshold is not None
+        ),
+    )
 
 
 def _write_metrics(study: Study, out: Path) -> None:
@@ -120,8 +167,9 @@ def _write_models(study: Study, out: Path) -> None:
     (out / "personal").mkdir(exist_ok=True)
     for name, parameters in {**study.trained.personal, **study.fine_tuned}.items():
         save_file(_named(federation, parameters), out / "personal" / f"{name}.safetensors")
-    scaler = {"scaler.mean": federation.scaler.mean, "scaler.deviation": federation.scaler.deviation}
-    save_file(scaler, out / "scaler.safetensors")
+    if federation.plan.scaling.mode == "pooled":
+        scaler = {"scaler.mean": federation.scaler.mean, "scaler.deviation": federation.scaler.deviation}
+        save_file(scaler, out / "scaler.safetensors")
     prior = study.trained.prior
     if prior is None:
         return

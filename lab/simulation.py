@@ -15,7 +15,7 @@ from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import baseline_terms, pool_baseline
 from common.errors import TrainingError
 from common.evaluation import DecisionRule, local_rule, outputs, score
-from common.metrics import Metric, MetricResult
+from common.metrics import Metric, MetricResult, SkippedMetric, metric_names
 from common.metrics.thresholds import Threshold
 from lab.engines import Engine
 from lab.federation import Federation, Site
@@ -50,6 +50,7 @@ class Study:
     trained: Trained
     fine_tuned: Mapping[str, SiteParameters]
     rule: DecisionRule  # of the global model
+    rules: Mapping[str, DecisionRule]  # of the personal models
     scores: tuple[Score, ...]
     curve: tuple[CurvePoint, ...]
     failed: tuple[FailedSite, ...]
@@ -80,16 +81,23 @@ def simulate(
     shared = None if trained.prior is None else SiteParameters(trained.prior.mu, trained.prior.buffers)
     rule = DecisionRule() if shared is None else pooled_rule(federation, shared)
     scores: list[Score] = []
+    rules: dict[str, DecisionRule] = {}
     for site in federation.sites:
         own = trained.personal.get(site.name) or fine_tuned.get(site.name)
         if own is not None:
-            own_rule = local_rule(
+            rules[site.name] = local_rule(
                 federation.plan, federation.model, own, site.data.train, site.data.validation
             )
-            scores += _scores(federation, site, "personal", own, own_rule)
+            scores += _scores(federation, site, "personal", own, rules[site.name])
+        elif site.tier < 3:
+            scores += _unscored(federation, site, "personal", "no fit of this site succeeded")
         if shared is not None:
             scores += _scores(federation, site, "global", shared, rule)
-    return Study(federation, trained, fine_tuned, rule, tuple(scores), tuple(curve), trained.failed + failed)
+        elif site.tier == 3:
+            scores += _unscored(federation, site, "global", "this method has no global model")
+    return Study(
+        federation, trained, fine_tuned, rule, rules, tuple(scores), tuple(curve), trained.failed + failed
+    )
 
 
 def pooled_rule(federation: Federation, shared: SiteParameters) -> DecisionRule:
@@ -130,6 +138,11 @@ def _scores(
     return [Score(site.tier, site.name, site.region, label, result) for result in results]
 
 
+def _unscored(federation: Federation, site: Site, label: str, reason: str) -> list[Score]:
+    names = metric_names(federation.plan.task.kind)
+    return [Score(site.tier, site.name, site.region, label, SkippedMetric(name, reason)) for name in names]
+
+
 def _curve_point(federation: Federation, progress: Progress) -> CurvePoint:
     shared = SiteParameters(progress.prior.mu, progress.prior.buffers)
     return CurvePoint(
@@ -144,6 +157,8 @@ def _median_on_validation(federation: Federation, models: Mapping[str, SiteParam
     plan, model = federation.plan, federation.model
     values = []
     for site in federation.tier(1):
+        if site.name not in models:
+            continue
         own, train, validation = models[site.name], site.data.train, site.data.validation
         rule = local_rule(plan, model, own, train, validation)
         (result,) = score(plan, model, own, rule, validation, train, only=[plan.task.metric])

@@ -169,6 +169,8 @@ class BatchedFit:
                 results.append(FailedFit(f"training diverged within {int(self._epochs[site])} epoch(s)"))
                 continue
             best = self._best_loss[site]
+            weighed = self._train.event is None or bool(self._train.event[site].any())
+            rule = self._settings.aggregation.weighting
             results.append(
                 LocalFit(
                     theta=theta[site].clone(),
@@ -177,7 +179,7 @@ class BatchedFit:
                         buffers.variance[site].clone(),
                         buffers.count[site].clone(),
                     ),
-                    log_omega=log_weight(self._settings.aggregation.weighting, loss, penalty, int(rows)),
+                    log_omega=log_weight(rule, loss, penalty, int(rows)) if weighed else None,
                     loss=loss,
                     penalty=penalty,
                     rows=int(rows),

@@ -46,14 +46,15 @@ def fit_sites(
     penalised: bool = True,
 ) -> list[LocalFit | FailedFit]:
     """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training)."""
+    usable = [position for position, task in enumerate(tasks) if len(task.train) >= 2]
+    if len(usable) < len(tasks):
+        others = [tasks[position] for position in usable]
+        fitted = fit_sites(model, settings, prior, others, gradient, penalised=penalised)
+        by_position = dict(zip(usable, fitted, strict=True))
+        few = FailedFit("fewer than 2 training rows")
+        return [by_position.get(position, few) for position in range(len(tasks))]
     if not tasks:
         return []
-    for task in tasks:
-        if len(task.train) < 2:
-            raise TrainingError(
-                f"{len(task.train)} training row(s): a fit needs at least 2",
-                hint="raise limits.min_rows in the study plan so that such a site is excluded and recorded",
-            )
     rows = np.array([len(task.train) for task in tasks], dtype=np.int64)
     order = np.argsort(-full_batches(rows, settings.training.batch_size), kind="stable")
     penalty = anchored_penalty(model.network.spec, settings.prior, prior.mu, prior.psi) if penalised else None

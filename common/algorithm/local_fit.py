@@ -40,7 +40,7 @@ class LocalFit:
 
     theta: Tensor
     buffers: Buffers
-    log_omega: float
+    log_omega: float | None  # None: a survival site without events has nothing to weigh
     loss: float  # L at θ, summed over the training rows
     penalty: float  # R at θ
     rows: int

@@ -13,7 +13,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 WeightingRule = Literal["per_sample", "literal", "reference", "sample_count"]
 StartRule = Literal["local", "global"]
-PositiveInt = Annotated[int, Ge(1)]
+PositiveInt = Annotated[int, Ge(1), Le(1_000_000)]
+Units = Annotated[int, Ge(1), Le(4096)]
+Strength = Annotated[float, Gt(0), Le(1e6)]
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,12 @@ class PriorSettings:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
-    alpha: Annotated[float, Gt(0)] = 0.05
-    epsilon: Annotated[float, Gt(0)] = 1e-4
+    alpha: Strength = 0.05
+    epsilon: Strength = 1e-4
     convex: bool = True
     """False leaves f_ψ out: the quadratic prior alone, an ablation."""
-    hidden: Annotated[tuple[PositiveInt, PositiveInt], MinLen(2)] = (64, 32)
-    sketch: Annotated[int, Ge(0)] = 0
+    hidden: Annotated[tuple[Units, Units], MinLen(2)] = (64, 32)
+    sketch: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Width of the seeded linear sketch before the first layer; 0 for none."""
     seed: Annotated[int, Ge(0)] = 0
     """Seeds the first ψ and the sketch, which are the same everywhere and never travel."""
@@ -40,7 +42,7 @@ class TrainingSettings:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     epochs: PositiveInt = 10
-    batch_size: Annotated[int, Ge(2)] = 128
+    batch_size: Annotated[int, Ge(2), Le(1_000_000)] = 128
     learning_rate: Annotated[float, Gt(0), Le(1)] = 1e-3
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     patience: PositiveInt = 5
@@ -56,8 +58,8 @@ class AggregationSettings:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     weighting: WeightingRule = "per_sample"
-    psi_learning_rate: Annotated[float, Ge(0)] = 1e-3
-    psi_steps: Annotated[int, Ge(0)] = 2
+    psi_learning_rate: Annotated[float, Ge(0), Le(1e3)] = 1e-3
+    psi_steps: Annotated[int, Ge(0), Le(10_000)] = 2
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy.special import expit, logit
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_curve
 
 from common.errors import TrainingError
@@ -40,8 +42,8 @@ def choose_threshold(
     """Apply a rule to probabilities (rows,) and 0/1 outcomes (rows,).
 
     fixed        `value` itself; the data are not looked at
-    prevalence   the share of positives: for calibrated probabilities the best of sensitivity + specificity,
-                 and far steadier than a search over thresholds
+    prevalence   where the probability, recalibrated on these rows, equals the share of positives: there
+                 sensitivity + specificity is largest, and it is far steadier than a search over thresholds
     youden       the threshold of highest sensitivity + specificity; of equals, the highest
     sensitivity  the highest threshold whose sensitivity is at least `value`
     """
@@ -55,10 +57,24 @@ def choose_threshold(
     if np.unique(outcome).size < 2:
         return _kept(f"one class only among {row_count(outcome.size, 'validation')}")
     if rule == "prevalence":
-        return Threshold(float(outcome.mean()))
+        return _at_prevalence(scores, outcome)
     if wanted is None:
         return _youden(scores, outcome)
     return _at_sensitivity(scores, outcome, wanted)
+
+
+def _at_prevalence(scores: Floats, outcome: Classes) -> Threshold:
+    """Solve share = σ(a + b·logit(t)) for t, with a and b from a logistic regression of the outcome."""
+    edge = float(np.finfo(np.float32).eps)
+    score = logit(np.clip(scores, edge, 1 - edge))
+    # A trace of a penalty: complete separation must not send the slope to infinity.
+    model = LogisticRegression(C=1e3, tol=1e-9, max_iter=1000).fit(score[:, None], outcome)
+    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+    if slope <= 0:
+        return _kept(
+            f"higher scores do not mean more positives among {row_count(outcome.size, 'validation')}"
+        )
+    return Threshold(float(expit((logit(outcome.mean()) - intercept) / slope)))
 
 
 def _youden(scores: Floats, outcome: Classes) -> Threshold:

@@ -26,8 +26,8 @@ def fedavg_settings(settings: FedmapSettings) -> FedmapSettings:
 
 class FedAvg:
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        start = common_start(federation, seed)
         settings = fedavg_settings(federation.settings)
+        start = common_start(federation, settings.prior, seed)
         trained = run_rounds(federation, engine, settings, start, rounds, seed, watch, penalised=False)
         assert trained.prior is not None
         shared = SiteParameters(trained.prior.mu, trained.prior.buffers)

@@ -13,7 +13,7 @@ from lab.methods.rounds import fine_tune, run_rounds
 
 class FedMap:
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        start = common_start(federation, seed)
+        start = common_start(federation, federation.settings.prior, seed)
         return run_rounds(federation, engine, federation.settings, start, rounds, seed, watch)
 
     def personalise(

@@ -49,7 +49,7 @@ class Individual:
     ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
         if not sites:
             return {}, ()
-        start = common_start(federation, seed)
+        start = common_start(federation, federation.settings.prior, seed)
         training = replace(federation.settings.training, epochs=rounds * federation.settings.training.epochs)
         settings = replace(federation.settings, training=training)
         tasks = [

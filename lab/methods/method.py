@@ -12,6 +12,7 @@ from typing import Protocol
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.prior import Prior, draw_initial_site, initial_parameters, initial_prior
+from common.algorithm.settings import PriorSettings
 from lab.engines import Engine
 from lab.federation import Federation, Site
 
@@ -20,7 +21,7 @@ from lab.federation import Federation, Site
 class FailedSite:
     """A site whose fit failed in a round; the round went on without it."""
 
-    round: int
+    round: int  # 0: a T2 site's only fit
     site: str
     reason: str
 
@@ -76,8 +77,8 @@ class Method(Protocol):
         """Models for T2 sites, which never talk to the federation."""
 
 
-def common_start(federation: Federation, seed: int) -> Prior:
+def common_start(federation: Federation, settings: PriorSettings, seed: int) -> Prior:
     """The same first model for every method: that of a site drawn at random."""
     names = tuple(site.name for site in federation.tier(1))
     theta = initial_parameters(federation.model.network, seed, draw_initial_site(names, seed))
-    return initial_prior(federation.model.network, federation.settings.prior, theta)
+    return initial_prior(federation.model.network, settings, theta)

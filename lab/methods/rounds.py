@@ -32,19 +32,30 @@ def run_rounds(
 ) -> Trained:
     """Rounds 1 … `rounds` from a given prior; every θ_k starts as μ⁰."""
     sites = federation.tier(1)
-    personal = {site.name: SiteParameters(prior.mu, prior.buffers) for site in sites}
+    personal: dict[str, SiteParameters] = {}  # only what a fit gave; the others still stand at the start
+    start = SiteParameters(prior.mu, prior.buffers)
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
         tasks = [
-            site_task(site, personal[site.name], prior, settings, derive_seed(seed, "fit", number, site.name))
+            site_task(
+                site,
+                personal.get(site.name, start),
+                prior,
+                settings,
+                derive_seed(seed, "fit", number, site.name),
+            )
             for site in sites
         ]
         fits = engine.fit(federation.model, settings, prior, tasks, penalised)
         answered, failed = sort_out(number, sites, fits)
-        if not answered:
+        log_omega = {name: fit.log_omega for name, fit in answered.items() if fit.log_omega is not None}
+        quorum = federation.plan.rounds.quorum
+        if len(log_omega) < quorum:
+            reasons = "; ".join(f"{failure.site}: {failure.reason}" for failure in failed[:3])
             raise TrainingError(
-                f"round {number}: the fit failed at every site ({failed[0].reason})",
-                hint="lower training.learning_rate, or check the feature ranges in the plan",
+                f"round {number}: {len(log_omega)} of {len(sites)} sites gave an update with a weight, "
+                f"the plan's quorum is {quorum} ({reasons or 'the others have no events'})",
+                hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
             )
         personal |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}
         step = next_prior(
@@ -52,11 +63,11 @@ def run_rounds(
             settings.prior,
             settings.aggregation,
             prior,
-            {name: fit.log_omega for name, fit in answered.items()},
+            log_omega,
             personal.__getitem__,
         )
         prior = step.prior
-        history.append(_record(number, answered, step, failed))
+        history.append(_record(number, answered, step, failed, penalised))
         watch(Progress(history[-1], prior, personal))
     return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
 
@@ -100,15 +111,19 @@ def fine_tune(
 
 
 def _record(
-    number: int, answered: Mapping[str, LocalFit], step: PriorStep, failed: tuple[FailedSite, ...]
+    number: int,
+    answered: Mapping[str, LocalFit],
+    step: PriorStep,
+    failed: tuple[FailedSite, ...],
+    penalised: bool,
 ) -> RoundRecord:
     fits = list(answered.values())
     judged = [fit.validation_loss for fit in fits if fit.validation_loss is not None]
     return RoundRecord(
         round=number,
         loss=sum(fit.loss / fit.rows for fit in fits) / len(fits),
-        penalty=step.penalty,
-        convex_penalty=step.convex_penalty,
+        penalty=step.penalty if penalised else 0.0,
+        convex_penalty=step.convex_penalty if penalised else 0.0,
         validation_loss=sum(judged) / len(judged) if judged else math.nan,
         largest_weight=max(step.weights.values()),
         failed=failed,

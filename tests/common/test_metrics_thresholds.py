@@ -19,8 +19,23 @@ def test_a_fixed_threshold_is_taken_as_it_is() -> None:
     assert choose_threshold("fixed", 0.3, np.array([]), np.array([])) == Threshold(0.3)
 
 
-def test_prevalence_is_the_share_of_positives() -> None:
-    assert choose_threshold("prevalence", None, RISK, TARGET) == Threshold(float(np.mean(TARGET)))
+def test_prevalence_finds_the_best_cut_of_a_calibrated_and_of_a_shifted_score() -> None:
+    """With p = P(y = 1), the best cut is the prevalence; a shift of the log-odds must move the cut along."""
+    rng = np.random.default_rng(3)
+    log_odds = rng.normal(-2.0, 1.5, 20_000)
+    target = (rng.random(20_000) < 1 / (1 + np.exp(-log_odds))).astype(int)
+    plain = choose_threshold("prevalence", None, 1 / (1 + np.exp(-log_odds)), target)
+    shifted = choose_threshold("prevalence", None, 1 / (1 + np.exp(-(log_odds + 3.0))), target)
+    assert plain.value == pytest.approx(target.mean(), abs=0.02)
+    assert np.log(shifted.value / (1 - shifted.value)) == pytest.approx(
+        np.log(plain.value / (1 - plain.value)) + 3.0, abs=0.05
+    )
+
+
+def test_prevalence_says_so_when_scores_run_the_wrong_way() -> None:
+    chosen = choose_threshold("prevalence", None, 1 - RISK, TARGET)
+    assert chosen.value == 0.5
+    assert chosen.note is not None
 
 
 def test_youden_takes_the_highest_of_the_best_thresholds() -> None:

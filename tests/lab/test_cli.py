@@ -82,3 +82,24 @@ def test_import_of_a_folder_without_the_files_says_where_to_get_them(tmp_path: P
     assert done.returncode == 1
     assert "UCI" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_place_that_cannot_be_written_to_is_said_before_anything_trains(
+    make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.toml").write_text(BINARY_PLAN.replace("A toy study", "Risk [/10y]"))
+    (tmp_path / "file").write_text("")
+    plan, data = tmp_path / "plan.toml", make_cohort(SITES)
+    done = lab("simulate", "--plan", plan, "--data", data, "--out", tmp_path / "file" / "out")
+    assert done.returncode == 1
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_brackets_in_a_title_are_printed_as_they_are(make_cohort: MakeCohort, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(BINARY_PLAN.replace("A toy study", "Risk [/10y]"))
+    plan, data, out = tmp_path / "plan.toml", make_cohort(SITES), tmp_path / "[out]"
+    done = lab("simulate", "--plan", plan, "--data", data, "--out", out, "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "Risk [/10y]" in done.stdout
+    assert "[out]" in done.stdout

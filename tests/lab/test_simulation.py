@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from common.algorithm.aggregation import SiteParameters
-from common.errors import TrainingError
+from common.errors import FedmapError, TrainingError
 from common.metrics import Metric, SkippedMetric
 from common.plan import StudyPlan
 from lab.engines import VectorisedEngine
@@ -18,7 +18,7 @@ from lab.federation import load_federation
 from lab.figures import draw_convergence
 from lab.methods import METHODS
 from lab.methods.fedmap import FedMap
-from lab.results import summarise, write_study
+from lab.results import study_directory, summarise, write_study
 from lab.simulation import Study, simulate
 from tests.lab.conftest import MakeCohort
 
@@ -112,6 +112,52 @@ def test_a_survival_site_without_events_trains_and_is_recorded(
     assert not [s for s in study.scores if s.site == "three" and isinstance(s.result, Metric)]
 
 
+def test_a_survival_site_without_events_has_no_weight_in_mu(
+    survival_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    """Its L is zero, so the per-sample rule would give it the largest weight of all."""
+    directory = make_cohort(SITES)
+    lines = (directory / "three.csv").read_text().splitlines()
+    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
+    (directory / "three.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    federation = load_federation(survival_plan, directory)
+    study = simulate(federation, FedMap(), VectorisedEngine(2), 1, seed=0)
+    assert study.trained.history[0].largest_weight < 0.7  # of the two that remain
+
+
+def test_t3_sites_without_a_global_model_are_skipped_with_the_reason(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    study = run(binary_plan, make_cohort(SITES), "individual")
+    (result,) = [s.result for s in study.scores if s.tier == 3 and s.result.name == "auroc"]
+    assert isinstance(result, SkippedMetric)
+    assert "no global model" in result.reason
+
+
+def test_a_t2_site_with_too_few_rows_fails_alone(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    limits = binary_plan.limits.model_copy(update={"min_rows": 1})
+    plan = binary_plan.model_copy(update={"limits": limits})
+    study = run(plan, make_cohort({**SITES, "tiny": (2, 2)}))
+    assert [failure.site for failure in study.failed] == ["tiny"]
+    assert len(values(study, 1, "personal", "auroc")) == 3
+
+
+def test_results_of_two_runs_never_mix(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    directory, out = make_cohort(SITES), tmp_path / "out"
+    for method in ("fedmap", "individual"):
+        with study_directory(out) as fresh:
+            write_study(run(binary_plan, directory, method), fresh, method, "vectorised", 4, 3)
+    assert not (out / "mu.safetensors").exists()
+    assert json.loads((out / "summary.json").read_text())["method"] == "individual"
+    (out / "mine.txt").write_text("keep me")
+    (out / "summary.json").unlink()
+    with pytest.raises(FedmapError, match="something other"), study_directory(out):
+        pass
+    assert (out / "mine.txt").read_text() == "keep me"
+
+
 def test_a_study_that_diverges_everywhere_is_an_error_not_a_result(
     binary_plan: StudyPlan, make_cohort: MakeCohort
 ) -> None:
@@ -120,7 +166,7 @@ def test_a_study_that_diverges_everywhere_is_an_error_not_a_result(
         site.data.train.features.fill_(float("inf")) for site in federation.tier(1)
     ]  # what a missed check would let through
     assert spoilt
-    with pytest.raises(TrainingError, match="failed at every site"):
+    with pytest.raises(TrainingError, match="quorum is 2"):
         simulate(federation, FedMap(), VectorisedEngine(2), 2, seed=0)
 
 
@@ -134,6 +180,11 @@ def test_one_diverging_site_is_recorded_and_the_round_goes_on(
     assert len(study.failed) == 2
     assert study.trained.prior is not None
     assert torch.isfinite(study.trained.prior.mu).all()
+    spoilt = federation.tier(1)[0].name
+    assert spoilt not in study.trained.personal, "a site that never trained has no personal model"
+    own = [s.result for s in study.scores if s.site == spoilt and s.model == "personal"]
+    assert own
+    assert all(isinstance(result, SkippedMetric) for result in own)
 
 
 def test_written_results_can_be_read_back(

@@ -424,7 +424,7 @@ def test_a_huge_learning_rate_is_an_error_and_never_the_start_unchanged(
 def test_too_few_training_rows_are_refused(make_rows: MakeRows, make_model: MakeModel, rows: int) -> None:
     model, settings = make_model("bernoulli"), _settings()
     task = _task(model, make_rows("bernoulli", rows, 1), make_rows("bernoulli", 5, 2))
-    with pytest.raises(TrainingError, match="needs at least 2"):
+    with pytest.raises(TrainingError, match="fewer than 2 training rows"):
         fit_local(model, settings, _prior(model, settings), task)
 
 
