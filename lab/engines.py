@@ -21,7 +21,7 @@ from common.algorithm.prior import Prior
 from common.algorithm.settings import FedmapSettings
 
 EngineName = Literal["loop", "vectorised"]
-BLOCK_PARAMETERS = 48 * 4096  # parameters of the sites in one block: their activations still fit the cache
+BLOCK_PARAMETERS = 128 * 4096  # of the sites in one block: large blocks share the cost of each operation
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 Fits = list[LocalFit | FailedFit]
 

@@ -14,7 +14,7 @@ from lab.simulation import Study
 
 mpl.use("Agg")
 
-INK, PERSONAL, SHARED, MUTED = "#1f2933", "#0b6e99", "#d9822b", "#9aa5b1"
+INK, PERSONAL, SHARED, MUTED, CONVEX = "#1f2933", "#0b6e99", "#d9822b", "#9aa5b1", "#7b5ea7"
 
 
 def draw_convergence(study: Study, path: Path) -> None:
@@ -38,7 +38,7 @@ def _style(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _draw_loss(axes: Axes, study: Study) -> None:
-    _style(axes, "Loss, mean over T1 sites", "round", "per row")
+    _style(axes, "Loss and penalty of T1 sites\nmean; penalty weighted by ω̄", "round", "per row")
     history = study.trained.history
     if not history:
         _say(axes, "this method has no rounds")
@@ -53,7 +53,7 @@ def _draw_loss(axes: Axes, study: Study) -> None:
     penalty.plot(
         rounds,
         [record.convex_penalty for record in history],
-        color=MUTED,
+        color=CONVEX,
         ls=":",
         label="convex part f (right)",
     )
@@ -65,7 +65,7 @@ def _draw_loss(axes: Axes, study: Study) -> None:
 
 def _draw_metric(axes: Axes, study: Study) -> None:
     label = metric_label(study.federation.plan.task.metric)
-    _style(axes, f"{label} on validation rows, median over T1 sites", "round", label)
+    _style(axes, f"{label} on validation rows\nmedian over T1 sites", "round", label)
     if not study.curve:
         _say(axes, "this method has no rounds")
         return
@@ -82,7 +82,7 @@ def _draw_metric(axes: Axes, study: Study) -> None:
 def _draw_final(axes: Axes, study: Study) -> None:
     name = study.federation.plan.task.metric
     label = metric_label(name)
-    _style(axes, f"{label} on test rows, one dot a site", "", label)
+    _style(axes, f"{label} on test rows\none dot a site", "", label)
     boxes, names, colours = [], [], []
     for tier in (1, 2, 3):
         for model, colour in (("personal", PERSONAL), ("global", SHARED)):

@@ -9,7 +9,7 @@ survives any linear map. Signs come from the seed at each end; the map never tra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
@@ -30,15 +30,9 @@ class Sketch:
     def widths(self) -> tuple[int, ...]:
         return tuple(min(size, self.width) if self.width else size for size in self.sizes)
 
-    @cached_property
+    @property
     def _signs(self) -> Tensor:
-        """±1 for every number that is folded, 1 for those of short tensors, (d,)."""
-        bits = torch.randint(0, 2, (sum(self.sizes),), generator=torch_stream(self.seed))
-        signs = bits.to(torch.float32).mul_(2).sub_(1)
-        for size, part in zip(self.sizes, torch.split(signs, list(self.sizes)), strict=True):
-            if size <= self.width:
-                part.fill_(1.0)
-        return signs
+        return _signs_of(self.sizes, self.width, self.seed)
 
     def apply(self, flat: Tensor) -> tuple[Tensor, ...]:
         """(..., d) → one (..., width_t) per tensor."""
@@ -57,16 +51,9 @@ class Sketch:
             return joined
         return joined.index_select(-1, self._sums).mul_(self._signs.to(joined.dtype))
 
-    @cached_property
+    @property
     def _sums(self) -> Tensor:
-        """Where in the joined parts each number of the flat vector was added, (d,)."""
-        starts = [0, *accumulate(self.widths)]
-        return torch.cat(
-            [
-                start + torch.arange(size) % width
-                for start, size, width in zip(starts, self.sizes, self.widths, strict=False)
-            ]
-        )
+        return _sums_of(self.sizes, self.widths)
 
     def _fold(self, signed: Tensor) -> Tensor:
         """The sum over folds; the last fold may be short."""
@@ -74,3 +61,24 @@ class Sketch:
         folded = signed[..., :whole].view(*signed.shape[:-1], -1, self.width).sum(-2)
         folded[..., : signed.shape[-1] - whole].add_(signed[..., whole:])
         return folded
+
+
+# A sketch is made anew for every fit, and its signs and places are the same each time: keep the last few.
+@lru_cache(maxsize=4)
+def _signs_of(sizes: tuple[int, ...], width: int, seed: int) -> Tensor:
+    """±1 for every number that is folded, 1 for those of short tensors, (d,)."""
+    bits = torch.randint(0, 2, (sum(sizes),), generator=torch_stream(seed))
+    signs = bits.to(torch.float32).mul_(2).sub_(1)
+    for size, part in zip(sizes, torch.split(signs, list(sizes)), strict=True):
+        if size <= width:
+            part.fill_(1.0)
+    return signs
+
+
+@lru_cache(maxsize=4)
+def _sums_of(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Tensor:
+    """Where in the joined parts each number of the flat vector was added, (d,)."""
+    starts = [0, *accumulate(widths)][:-1]
+    return torch.cat(
+        [start + torch.arange(size) % width for start, size, width in zip(starts, sizes, widths, strict=True)]
+    )
