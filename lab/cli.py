@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -204,12 +205,13 @@ def _show_exclusions(study: Study) -> None:
     for failure in study.failed:
         say.print(f"[yellow]failed[/yellow] round {failure.round}, {escape(failure.site)}: {failure.reason}")
     metric = study.federation.plan.task.metric
+    skipped: dict[str, list[str]] = defaultdict(list)
     for s in study.scores:
         if isinstance(s.result, SkippedMetric) and s.result.name == metric:
-            say.print(
-                f"[yellow]not scored[/yellow] {escape(s.site)} ({s.model}): {s.result.reason}",
-                highlight=False,
-            )
+            skipped[f"{s.model} model: {s.result.reason}"].append(s.site)
+    for reason, sites in skipped.items():
+        named = ", ".join(sites[:3]) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
+        say.print(f"[yellow]not scored[/yellow] {escape(f'{named} ({reason})')}", highlight=False)
 
 
 def _show_where_the_global_model_did_better(study: Study) -> None:

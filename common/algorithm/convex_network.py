@@ -100,9 +100,22 @@ class ConvexNetwork:
 
     def theta_gradient(self, psi: Psi, anchor: Tensor, theta: Tensor) -> Tensor:
         """∂f/∂θ in closed form, (S, d)."""
+        total = torch.zeros_like(theta)
+        self.add_theta_gradient(psi, anchor, theta, total)
+        return total
+
+    def add_theta_gradient(self, psi: Psi, anchor: Tensor, theta: Tensor, total: Tensor) -> None:
+        """Add ∂f/∂θ to `total` (S, d): long vectors are passed over once less than by adding it after."""
         first, second = self._layers(psi, anchor, self.sketch.apply(theta))
         _, back = self._back(psi, first, second)
-        return self.sketch.transpose(tuple(g @ w for g, w in zip(back, psi.theta_weights, strict=True)))
+        if self.sketch.width:
+            parts = tuple(g @ w for g, w in zip(back, psi.theta_weights, strict=True))
+            self.sketch.add_transpose(parts, total)
+            return
+        for g, w, into in zip(
+            back, psi.theta_weights, torch.split(total, list(self.model.sizes), dim=-1), strict=True
+        ):
+            into.addmm_(g, w)
 
     def add_psi_gradient(
         self, psi: Psi, anchor: Tensor, theta: Tensor, mu: Tensor, weight: Tensor, total: Tensor

@@ -55,11 +55,10 @@ class AnchoredPenalty:
     def gradient(self, theta: Tensor) -> Tensor:
         """∂R/∂θ in closed form, (S, d)."""
         alpha, epsilon = self.settings.alpha, self.settings.epsilon
-        if self.convex is None:
-            grad = torch.zeros_like(theta)
-        else:
-            grad = self.convex.network.theta_gradient(self.convex.psi, self.convex.anchor, theta)
-        return grad.add_(theta, alpha=2 * (alpha + epsilon)).add_(self.mu, alpha=-2 * alpha)
+        grad = torch.sub(theta * (2 * (alpha + epsilon)), self.mu, alpha=2 * alpha)
+        if self.convex is not None:
+            self.convex.network.add_theta_gradient(self.convex.psi, self.convex.anchor, theta, grad)
+        return grad
 
 
 def anchored_penalty(

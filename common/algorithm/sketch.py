@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -46,14 +45,27 @@ class Sketch:
 
     def transpose(self, parts: tuple[Tensor, ...]) -> Tensor:
         """The adjoint: gradients of the parts (..., width_t) → gradient of the flat vector (..., d)."""
-        joined = torch.cat(parts, dim=-1)
-        if not self.width:
-            return joined
-        return joined.index_select(-1, self._sums).mul_(self._signs.to(joined.dtype))
+        flat = parts[0].new_zeros(*parts[0].shape[:-1], sum(self.sizes))
+        self.add_transpose(parts, flat)
+        return flat
 
-    @property
-    def _sums(self) -> Tensor:
-        return _sums_of(self.sizes, self.widths)
+    def add_transpose(self, parts: tuple[Tensor, ...], total: Tensor) -> None:
+        """Add the adjoint of `parts` to `total` (..., d)."""
+        into = torch.split(total, list(self.sizes), dim=-1)
+        if not self.width:
+            for part, out in zip(parts, into, strict=True):
+                out.add_(part)
+            return
+        signs = torch.split(self._signs.to(total.dtype), list(self.sizes))
+        for part, out, sign in zip(parts, into, signs, strict=True):
+            if out.shape[-1] <= self.width:
+                out.add_(part)
+                continue
+            whole = out.shape[-1] // self.width * self.width
+            folds = out[..., :whole].view(*part.shape[:-1], -1, self.width)
+            folds.addcmul_(part.unsqueeze(-2), sign[:whole].view(-1, self.width))
+            rest = out[..., whole:]
+            rest.addcmul_(part[..., : rest.shape[-1]], sign[whole:])
 
     def _fold(self, signed: Tensor) -> Tensor:
         """The sum over folds; the last fold may be short."""
@@ -63,7 +75,7 @@ class Sketch:
         return folded
 
 
-# A sketch is made anew for every fit, and its signs and places are the same each time: keep the last few.
+# A sketch is made anew for every fit, and its signs are the same each time: keep the last few.
 @lru_cache(maxsize=4)
 def _signs_of(sizes: tuple[int, ...], width: int, seed: int) -> Tensor:
     """±1 for every number that is folded, 1 for those of short tensors, (d,)."""
@@ -73,12 +85,3 @@ def _signs_of(sizes: tuple[int, ...], width: int, seed: int) -> Tensor:
         if size <= width:
             part.fill_(1.0)
     return signs
-
-
-@lru_cache(maxsize=4)
-def _sums_of(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Tensor:
-    """Where in the joined parts each number of the flat vector was added, (d,)."""
-    starts = [0, *accumulate(widths)][:-1]
-    return torch.cat(
-        [start + torch.arange(size) % width for start, size, width in zip(starts, sizes, widths, strict=True)]
-    )

@@ -19,7 +19,7 @@ from lab.engines import keep_freed_memory
 
 GROUPS = (("drugs", range(1411)), ("diagnoses", range(1411, 2097)), ("physiology", range(2097, 2104)))
 FEATURES, BATCH, STEPS, EPOCHS = 2104, 32, 20, 3
-SKETCH = 128
+SKETCH = 512
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PriorStep:
     sketched: float  # the same behind a sketch
 
 
-def measure_prior_step(turns: int = 5) -> PriorStep:
+def measure_prior_step(turns: int = 12) -> PriorStep:
     torch.set_num_threads(1)
     keep_freed_memory()
     network = build_network(ModelSection(name="eicu_mortality"), GROUPS, FEATURES, 2)
