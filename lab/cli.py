@@ -231,29 +231,38 @@ def _show_where_the_global_model_did_better(study: Study) -> None:
 
 
 def _summary_table(study: Study) -> Table:
-    """Median and quartiles over sites; the plan's metric first and bold."""
-    metric = study.federation.plan.task.metric
-    table = Table(title=escape(study.federation.plan.study.title), title_justify="left")
-    for column in ("tier", "model", "metric", "sites", "median", "quartiles"):
-        table.add_column(column, justify="right" if column in ("sites", "median") else "left")
+    """Median and quartiles over sites, own and global model side by side; the plan's metric first."""
     from lab.results import summarise
 
+    metric = study.federation.plan.task.metric
+    table = Table(title=escape(study.federation.plan.study.title), title_justify="left")
+    for column in ("tier", "metric", "site's own model", "global model"):
+        table.add_column(column)
     rows = summarise(study.scores)
     for tier in (1, 2, 3):
-        here = sorted((row for row in rows if row.tier == tier), key=lambda row: row.metric != metric)
-        for row in here:
-            table.add_row(*_cells(row), style="bold" if row.metric == metric else None)
+        names = dict.fromkeys(row.metric for row in rows if row.tier == tier)
+        for name in sorted(names, key=lambda name: name != metric):
+            by_model = {row.model: row for row in rows if (row.tier, row.metric) == (tier, name)}
+            table.add_row(
+                f"T{tier}",
+                metric_label(name),
+                _cell(by_model.get("personal")),
+                _cell(by_model.get("global")),
+                style="bold" if name == metric else None,
+            )
         table.add_section()
     return table
 
 
-def _cells(row: SummaryRow) -> tuple[str, ...]:
-    label = metric_label(row.metric)
+def _cell(row: SummaryRow | None) -> str:
+    """Median (quartiles), and over how many sites where some were skipped."""
+    if row is None:
+        return "-"
     if not row.sites:
-        return (f"T{row.tier}", row.model, label, "0", "-", f"{row.skipped} site(s) skipped, see skipped.csv")
-    spread = f"{row.lower_quartile:.3f} to {row.upper_quartile:.3f}" if row.sites > 1 else "-"
-    note = f" ({row.skipped} skipped)" if row.skipped else ""
-    return (f"T{row.tier}", row.model, label, str(row.sites), f"{row.median:.3f}", spread + note)
+        return f"{row.skipped} skipped"
+    spread = f" ({row.lower_quartile:.3f}–{row.upper_quartile:.3f})" if row.sites > 1 else ""
+    note = f", {row.skipped} skipped" if row.skipped else ""
+    return f"{row.median:.3f}{spread}{note}"
 
 
 if __name__ == "__main__":

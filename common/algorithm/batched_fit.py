@@ -108,7 +108,7 @@ class BatchedFit:
         by_output = output_gradient(self._model.likelihood, outputs, batch.outcome)
         grads = network.backward(params, trace, by_output.div_(batch.rows.view(-1, 1, 1)))
         flat = network.spec.flatten(grads, lead=1)
-        return flat if self._penalty is None else flat.add_(self._penalty.gradient(theta))
+        return flat if self._penalty is None else self._penalty.add_gradient(theta, flat)
 
     def _autograd_gradient(self, theta: Tensor, batch: Batch, at: Pass) -> Tensor:
         network = self._model.network
@@ -124,7 +124,7 @@ class BatchedFit:
         grads = torch.autograd.grad(loss.sum(), inputs)
         flat = network.spec.flatten(grads[: len(leaves)], lead=1)
         if self._penalty is not None and self._gradient == "autograd_likelihood":
-            flat.add_(self._penalty.gradient(theta))
+            self._penalty.add_gradient(theta, flat)
         return flat
 
     def _judge(self, epoch: int, alive: np.ndarray, validation: PackedRows) -> np.ndarray:

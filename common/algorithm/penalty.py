@@ -54,11 +54,15 @@ class AnchoredPenalty:
 
     def gradient(self, theta: Tensor) -> Tensor:
         """∂R/∂θ in closed form, (S, d)."""
+        return self.add_gradient(theta, torch.zeros_like(theta))
+
+    def add_gradient(self, theta: Tensor, total: Tensor) -> Tensor:
+        """Add ∂R/∂θ to `total` (S, d), in place."""
         alpha, epsilon = self.settings.alpha, self.settings.epsilon
-        grad = torch.sub(theta * (2 * (alpha + epsilon)), self.mu, alpha=2 * alpha)
+        total.add_(theta, alpha=2 * (alpha + epsilon)).sub_(self.mu, alpha=2 * alpha)
         if self.convex is not None:
-            self.convex.network.add_theta_gradient(self.convex.psi, self.convex.anchor, theta, grad)
-        return grad
+            self.convex.network.add_theta_gradient(self.convex.psi, self.convex.anchor, theta, total)
+        return total
 
 
 def anchored_penalty(
