@@ -41,10 +41,10 @@ format: $(READY) ## put the code into its one form
 bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
 	$(BIN)/python -m lab.bench
 
-proto: $(READY) ## generate code from the contract
-	@if compgen -G 'proto/fedmap/v1/*.proto' > /dev/null; then \
-	  $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. proto/fedmap/v1/*.proto; \
-	else echo "proto/ holds no contract yet: the services come with the next release"; fi
+proto: $(READY) ## generate code from the contract in proto/
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/contract/v1=proto/fedmap/v1 \
+	  --python_out=. --mypy_out=quiet:. --grpc_python_out=. --mypy_grpc_out=quiet:. \
+	  $(patsubst proto/fedmap/v1/%,common/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
 
 clean: ## remove what make made, the virtual environment included
 	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,21 @@
     ├── PlanError          the study plan is unreadable or contradicts itself
     ├── DataError          a site's data do not fit the plan
     ├── ModelError         parameters, shapes or buffers do not fit the model
-    └── TrainingError      a fit or an aggregation could not give a usable result
+    ├── TrainingError      a fit or an aggregation could not give a usable result
+    ├── ConfigError        a configuration or policy file cannot be used
+    ├── StorageError       a disk, folder or database does not do its part
+    ├── UnreachableError   the other side cannot be reached; trying again later is right
+    └── ServiceError       one side of the federation refuses what the other asked
+        ├── TokenError         the invitation's token is wrong, used, expired or another site's
+        ├── NotAllowedError    this identity may not make this call
+        ├── NotFoundError      no such study, site, task or prior, or none that the caller may see
+        ├── ConflictError      the same thing exists already with other content
+        ├── StaleError         the task is closed: the federation has moved on
+        ├── StateError         not possible in this phase
+        ├── RejectedError      the content did not pass the checks
+        ├── IntegrityError     size, digest or signature do not fit the bytes
+        ├── LimitError         too many, too large or too slow
+        └── IncompatibleError  the two sides speak different versions
 
 No message ever holds a patient's value: names, counts, limits and codes only.
 """
@@ -59,3 +73,92 @@ class TrainingError(FedmapError):
     """A fit or an aggregation could not give a usable result."""
 
     code = "training"
+
+
+class ConfigError(FedmapError):
+    """A configuration or policy file cannot be used; `problems` lists every fault found."""
+
+    code = "config"
+
+    def __init__(self, source: str, problems: tuple[str, ...], *, hint: str) -> None:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"{source}: {len(problems)} problem(s){listed}", hint=hint)
+        self.problems = problems
+
+
+class StorageError(FedmapError):
+    """A disk, folder or database does not do its part: full, read-only, locked, missing."""
+
+    code = "storage"
+
+
+class UnreachableError(FedmapError):
+    """The other side cannot be reached now; trying again later is right."""
+
+    code = "unreachable"
+
+
+class ServiceError(FedmapError):
+    """One side of the federation refuses what the other asked. Crosses the wire with code and hint."""
+
+    code = "service"
+
+
+class TokenError(ServiceError):
+    """The invitation's token is wrong, used, expired or another site's."""
+
+    code = "token"
+
+
+class NotAllowedError(ServiceError):
+    """This identity may not make this call."""
+
+    code = "not_allowed"
+
+
+class NotFoundError(ServiceError):
+    """No such study, site, task or prior, or none that the caller may see."""
+
+    code = "not_found"
+
+
+class ConflictError(ServiceError):
+    """The same thing exists already with other content."""
+
+    code = "conflict"
+
+
+class StaleError(ServiceError):
+    """The task is closed: the federation has moved on."""
+
+    code = "stale"
+
+
+class StateError(ServiceError):
+    """Not possible in this phase."""
+
+    code = "state"
+
+
+class RejectedError(ServiceError):
+    """The content did not pass the checks."""
+
+    code = "rejected"
+
+
+class IntegrityError(ServiceError):
+    """Size, digest or signature do not fit the bytes."""
+
+    code = "integrity"
+
+
+class LimitError(ServiceError):
+    """Too many, too large or too slow."""
+
+    code = "limit"
+
+
+class IncompatibleError(ServiceError):
+    """The two sides speak different versions."""
+
+    code = "incompatible"
