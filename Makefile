@@ -21,10 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## a federation of synthetic donor centres, with a results table and a picture
-	$(BIN)/fedmap-lab cohort interval --out out/demo/cohort --scale 0.25 --seed 7
-	$(BIN)/fedmap-lab simulate --plan lab/plans/interval.toml --data out/demo/cohort --out out/demo/study --rounds 20
-	@echo "Look at out/demo/study/convergence.png"
+demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
+	$(BIN)/fedmap-lab demo --out out/demo
 
 test: $(READY) lint ## everything CI runs: lint, types, all tests
 	$(BIN)/pytest -n auto
@@ -40,6 +38,7 @@ format: $(READY) ## put the code into its one form
 
 bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
 	$(BIN)/python -m lab.bench
+	$(BIN)/python -m tests.bench
 
 proto: $(READY) ## generate code from the contract in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/contract/v1=proto/fedmap/v1 \

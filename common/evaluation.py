@@ -1,38 +1,44 @@
 """Scoring a model on a site's rows under the plan: what agent and lab both report.
 
 A decision rule (threshold, or baseline hazard) is fixed on training and validation rows first and only then
-applied to test rows. Nothing here sees names or identifiers.
+applied to test rows. Nothing here sees names or identifiers. How the terms of many sites become one rule is
+in `decision_rules`, which the centre can use without any of the libraries that score.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import Baseline, baseline_terms, pool_baseline
+from common.algorithm.baseline import baseline_terms, pool_baseline
 from common.algorithm.examples import Examples
 from common.algorithm.local_fit import Model
+from common.decision_rules import DecisionRule, RuleTerms, pool_rule
 from common.errors import TrainingError
 from common.metrics import MetricResult, SkippedMetric, metric_names
 from common.metrics.classification import classification_metrics, multiclass_metrics
 from common.metrics.survival import survival_metrics
-from common.metrics.thresholds import Threshold, choose_threshold
+from common.metrics.thresholds import choose_threshold
 from common.plan import StudyPlan
 
+__all__ = [
+    "DecisionRule",
+    "RuleTerms",
+    "local_rule",
+    "outputs",
+    "pool_rule",
+    "probabilities",
+    "rule_terms",
+    "score",
+]
+
 ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True)
-class DecisionRule:
-    """What turns outputs into decisions: a threshold (binary) or a baseline hazard (survival)."""
-
-    threshold: Threshold | None = None
-    baseline: Baseline | None = None
+_ROUNDED_RULES = ("youden", "sensitivity")  # their threshold is the probability of one validation row
+_DECIMALS = 2
 
 
 def outputs(model: Model, parameters: SiteParameters, features: Tensor) -> Tensor:
@@ -73,6 +79,33 @@ def local_rule(
     return DecisionRule(
         choose_threshold(task.threshold.rule, task.threshold.value, scores, validation.target.numpy())
     )
+
+
+def rule_terms(
+    plan: StudyPlan,
+    model: Model,
+    shared: SiteParameters,
+    train: Examples,
+    validation: Examples,
+    min_cell: int | None = None,
+) -> RuleTerms:
+    """What a site contributes to the global model's rule; `min_cell` is the plan's unless it is stricter.
+
+    A threshold that is one row's probability is rounded (docs/adr/0012).
+    """
+    task = plan.task
+    if task.kind == "cox":
+        assert train.event is not None
+        eta = outputs(model, shared, train.features)[:, 0]
+        floor = max(plan.limits.min_cell, min_cell or 0)
+        return RuleTerms(baseline=baseline_terms(eta, train.target, train.event, task.grid, floor))
+    threshold = local_rule(plan, model, shared, train, validation).threshold
+    if threshold is None or threshold.note is not None:
+        return RuleTerms(validation_rows=len(validation))
+    value = threshold.value
+    if task.threshold is not None and task.threshold.rule in _ROUNDED_RULES:
+        value = round(value, _DECIMALS)
+    return RuleTerms(value, len(validation))
 
 
 def score(

@@ -14,12 +14,19 @@ from common.algorithm.local_fit import Model
 from common.algorithm.network import Branch, Network
 from common.errors import ModelError
 from common.plan import StudyPlan
+from common.plan.inputs import planned_inputs
 from common.plan.sections import ModelSection
 
 EICU_GROUPS = ("drugs", "diagnoses", "physiology")
 
 
 TWO_LOGITS = ("interval_iron", "eicu_mortality")  # the paper gives these one output per class
+
+
+def model_of(plan: StudyPlan) -> Model:
+    """The plan's model, from the plan alone: no data are needed to know its inputs."""
+    inputs = planned_inputs(plan)
+    return build_model(plan, inputs.groups, inputs.count)
 
 
 def build_model(plan: StudyPlan, groups: Sequence[tuple[str, Sequence[int]]], inputs: int) -> Model:

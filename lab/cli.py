@@ -8,6 +8,7 @@ answer at once.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from rich.table import Table
 from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
+from lab.local_federation import LocalFederation, command_path
 
 if TYPE_CHECKING:
     from lab.results import SummaryRow
@@ -33,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+PLANS = Path(__file__).parent / "plans"
 say = Console(stderr=True)
 answer = Console()
 
@@ -167,6 +170,41 @@ def simulate_command(
     answer.print(_summary_table(study))
     _show_where_the_global_model_did_better(study)
     answer.print(f"Results, models and convergence.png are in [bold]{escape(str(out))}[/bold]")
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Where results, picture and logs go.")] = Path("out/demo"),
+    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")] = PLANS / "interval.toml",
+    rounds: Annotated[int, typer.Option(min=1)] = 12,
+) -> None:
+    """Run a federation of real processes on this machine: aggregator, site agents, mutual TLS."""
+    from lab.demo import run_demo
+    from lab.figures import draw_federation
+
+    demo = run_demo(plan, out, rounds, lambda step: say.print(f"· {step}", highlight=False), _watch)
+    draw_federation(demo.study, out / "federation.png")
+    table = Table(title=f"{escape(demo.study.title)}: {demo.processes} processes", title_justify="left")
+    for column in ("site", f"{metric_label(demo.study.metric)}: site's own model", "global model"):
+        table.add_column(column)
+    for site in demo.study.sites:
+        values = [demo.study.value(site, model) for model in ("personal", "global")]
+        table.add_row(escape(site), *("withheld" if v is None else f"{v:.3f}" for v in values))
+    answer.print(table)
+    answer.print(
+        f"Results in [bold]{escape(str(demo.results))}[/bold], "
+        f"picture in [bold]{escape(str(out / 'federation.png'))}[/bold]. "
+        "All processes have ended; their keys and state are gone."
+    )
+
+
+def _watch(federation: LocalFederation, study: str) -> None:
+    """The operator's own live view, in this terminal."""
+    subprocess.run(
+        [str(command_path("fedmap-aggregator")), "status", study, "--watch"],
+        env=federation.environment("aggregator"),
+        check=True,
+    )
 
 
 def main() -> None:

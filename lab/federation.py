@@ -7,18 +7,19 @@ A site that fails its checks is excluded and recorded; it never stops the others
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from common.algorithm.examples import Examples
 from common.algorithm.local_fit import Model
 from common.algorithm.settings import FedmapSettings
-from common.algorithm.statistics import Scaler, feature_statistics, make_scaler, pool_statistics
+from common.algorithm.statistics import Scaler, make_scaler, pool_statistics
 from common.data.cohort_directory import SiteEntry, read_cohort_directory
 from common.data.loading import load_site
+from common.data.scaling import scale_dataset
 from common.data.site_dataset import SiteDataset
+from common.disclosure import released_statistics
 from common.errors import DataError, TrainingError
 from common.models import build_model
 from common.plan import StudyPlan
@@ -77,12 +78,12 @@ def load_federation(
         if on_site is not None:
             on_site(done, len(entries))
     _require_quorum(plan, directory, loaded, excluded)
-    scaler = _pooled_scaler(loaded)
+    scaler = _pooled_scaler(plan, loaded)
     layout = loaded[0][1].layout
     sites: list[Site] = []
     for entry, data in loaded:
         try:
-            sites.append(Site(entry.site, entry.tier, entry.region, _scaled(plan, data, scaler)))
+            sites.append(Site(entry.site, entry.tier, entry.region, scale_dataset(plan, data, scaler)))
         except TrainingError as error:  # local scaling of a site with a single row
             excluded.append(ExcludedSite(entry.site, entry.tier, entry.region, (error.message,)))
     return Federation(
@@ -112,23 +113,12 @@ def _require_quorum(
     )
 
 
-def _pooled_scaler(loaded: list[tuple[SiteEntry, SiteDataset]]) -> Scaler:
-    terms = {
-        entry.site: feature_statistics(torch.cat([data.train.features, data.validation.features]))
-        for entry, data in loaded
-        if entry.tier == 1
-    }
-    return make_scaler(pool_statistics(terms), loaded[0][1].layout.scaled)
-
-
-def _scaled(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> SiteDataset:
-    scaler = pooled
-    if plan.scaling.mode == "local":
-        parts = [data.train.features, data.validation.features]
-        own = torch.cat(parts) if len(data.train) else data.test.features
-        scaler = make_scaler(feature_statistics(own), data.layout.scaled)
-
-    def scale(part: Examples) -> Examples:
-        return replace(part, features=scaler.apply(part.features))
-
-    return replace(data, train=scale(data.train), validation=scale(data.validation), test=scale(data.test))
+def _pooled_scaler(plan: StudyPlan, loaded: list[tuple[SiteEntry, SiteDataset]]) -> Scaler:
+    """From what the T1 sites would let go of: no small cells, as at a real site."""
+    scaled = loaded[0][1].layout.scaled
+    terms = {}
+    for entry, data in loaded:
+        if entry.tier == 1:
+            rows = torch.cat([data.train.features, data.validation.features])
+            terms[entry.site] = released_statistics(rows, scaled, plan.limits.min_cell).statistics
+    return make_scaler(pool_statistics(terms), scaled)

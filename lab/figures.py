@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.metrics import Metric, metric_label
+from lab.demo import StudySeen
 from lab.simulation import Study
 
 mpl.use("Agg")
@@ -106,6 +107,44 @@ def _draw_final(axes: Axes, study: Study) -> None:
         jitter = np.random.default_rng(position).uniform(-0.13, 0.13, len(values))
         axes.scatter(position + jitter, values, s=14, color=colour, alpha=0.55, linewidths=0, zorder=3)
     axes.set_xticks(range(1, len(names) + 1), names)
+
+
+def draw_federation(study: StudySeen, path: Path) -> None:
+    """Three panels of a federation: loss by round, the metric by round, own and global model by site."""
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    loss, metric, final = figure.subplots(1, 3)
+    label = metric_label(study.metric)
+    _style(loss, "Loss of the sites\nmean over sites", "round", "per row")
+    _style(metric, f"{label} on validation rows\nmedian over sites", "round", label)
+    _style(final, f"{label} on test rows\nat each site", label, "")
+    seen = [
+        (loss, "loss", PERSONAL, "training rows"),
+        (loss, "validation_loss", SHARED, "validation rows"),
+        (metric, "personal_metric", PERSONAL, "personal models"),
+        (metric, "global_metric", SHARED, "global model μ of the round before"),
+    ]
+    for axes, name, colour, title in seen:
+        points = [
+            (entry.round, value) for entry in study.history if (value := getattr(entry, name)) is not None
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=title)
+    for axes in (loss, metric):
+        axes.legend(frameon=False, fontsize=8)
+    for height, site in enumerate(study.sites):
+        own, shared = study.value(site, "personal"), study.value(site, "global")
+        if own is not None and shared is not None:
+            final.plot([shared, own], [height, height], color=MUTED, linewidth=2, zorder=1)
+        for value, colour in ((shared, SHARED), (own, PERSONAL)):
+            if value is not None:
+                final.scatter([value], [height], color=colour, s=60, zorder=3)
+    final.set_yticks(range(len(study.sites)), [site.replace("_", " ") for site in study.sites])
+    final.set_ylim(-0.6, len(study.sites) - 0.4)
+    final.scatter([], [], color=PERSONAL, label="the site's own model")
+    final.scatter([], [], color=SHARED, label="global model")
+    final.legend(frameon=False, fontsize=8, loc="best")
+    figure.suptitle(study.title, x=0.01, ha="left", color=INK, fontweight="bold")
+    figure.savefig(path, dpi=130)
 
 
 def _say(axes: Axes, text: str) -> None:

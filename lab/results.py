@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.layers import Buffers
 from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric
-from lab.federation import Federation
+from common.parameter_files import named_parameters
 from lab.simulation import Score, Study
 
 
@@ -166,14 +164,19 @@ def _write_models(study: Study, out: Path) -> None:
     federation = study.federation
     (out / "personal").mkdir(exist_ok=True)
     for name, parameters in {**study.trained.personal, **study.fine_tuned}.items():
-        save_file(_named(federation, parameters), out / "personal" / f"{name}.safetensors")
+        save_file(
+            named_parameters(federation.model.network, parameters), out / "personal" / f"{name}.safetensors"
+        )
     if federation.plan.scaling.mode == "pooled":
         scaler = {"scaler.mean": federation.scaler.mean, "scaler.deviation": federation.scaler.deviation}
         save_file(scaler, out / "scaler.safetensors")
     prior = study.trained.prior
     if prior is None:
         return
-    save_file(_named(federation, SiteParameters(prior.mu, prior.buffers)), out / "mu.safetensors")
+    save_file(
+        named_parameters(federation.model.network, SiteParameters(prior.mu, prior.buffers)),
+        out / "mu.safetensors",
+    )
     if prior.psi.numel():
         network = ConvexNetwork(federation.model.network.spec, federation.settings.prior)
         save_file(network.spec.to_mapping(prior.psi), out / "psi.safetensors")
@@ -181,18 +184,6 @@ def _write_models(study: Study, out: Path) -> None:
         baseline = study.rule.baseline
         grid = torch.tensor(baseline.grid, dtype=torch.float64)
         save_file({"grid": grid, "cumulative": baseline.cumulative}, out / "baseline.safetensors")
-
-
-def _named(federation: Federation, parameters: SiteParameters) -> dict[str, Tensor]:
-    buffers: Buffers = parameters.buffers
-    named = federation.model.network.spec.to_mapping(parameters.theta)
-    if buffers.mean.numel():
-        named |= {
-            "buffers.mean": buffers.mean.clone(),
-            "buffers.variance": buffers.variance.clone(),
-            "buffers.count": buffers.count.clone(),
-        }
-    return named
 
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

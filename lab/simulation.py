@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import baseline_terms, pool_baseline
-from common.errors import TrainingError
-from common.evaluation import DecisionRule, local_rule, outputs, score
+from common.evaluation import DecisionRule, local_rule, pool_rule, rule_terms, score
 from common.metrics import Metric, MetricResult, SkippedMetric, metric_names
-from common.metrics.thresholds import Threshold
 from lab.engines import Engine
 from lab.federation import Federation, Site
 from lab.methods.method import FailedSite, Method, Progress, Trained
@@ -103,31 +100,11 @@ def simulate(
 def pooled_rule(federation: Federation, shared: SiteParameters) -> DecisionRule:
     """The global model's rule, from the T1 sites: mean threshold by validation rows, or pooled baseline."""
     plan, model = federation.plan, federation.model
-    sites = federation.tier(1)
-    if plan.task.kind == "cox":
-        terms = {}
-        for site in sites:
-            train = site.data.train
-            assert train.event is not None
-            eta = outputs(model, shared, train.features)[:, 0]
-            terms[site.name] = baseline_terms(
-                eta, train.target, train.event, plan.task.grid, plan.limits.min_cell
-            )
-        try:
-            return DecisionRule(baseline=pool_baseline(terms, plan.task.grid))
-        except TrainingError:
-            return DecisionRule()  # risk-based metrics are then skipped, each with its reason
-    if plan.task.kind == "multiclass":
-        return DecisionRule()
-    rules = [
-        (local_rule(plan, model, shared, s.data.train, s.data.validation), len(s.data.validation))
-        for s in sites
-    ]
-    chosen = [(r.threshold.value, rows) for r, rows in rules if r.threshold and r.threshold.note is None]
-    if not chosen:
-        return DecisionRule(Threshold(0.5, "no T1 site could choose a threshold on its validation rows"))
-    values, rows = zip(*chosen, strict=True)
-    return DecisionRule(Threshold(float(np.average(values, weights=rows))))
+    terms = {
+        site.name: rule_terms(plan, model, shared, site.data.train, site.data.validation)
+        for site in federation.tier(1)
+    }
+    return pool_rule(plan, terms)
 
 
 def _scores(

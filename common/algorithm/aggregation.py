@@ -6,6 +6,7 @@ grow with their number and the result does not depend on the order in which they
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -62,37 +63,70 @@ def next_prior(
     sites = sorted(log_omega)
     shares = normalise([log_omega[site] for site in sites])
     weights = dict(zip(sites, (float(share) for share in shares), strict=True))
-    mu, buffers = aggregate(model, weights, load)
-    psi = _descend(model, prior_settings, settings, mu, prior.psi, weights, load)
-    following = Prior(mu, buffers, psi)
-    penalty, convex = _penalty(model, prior_settings, following, weights, load)
-    return PriorStep(following, weights, penalty, convex)
+    mean = _mean(model, weights, load)
+    psi = _descend(model, prior_settings, settings, mean.mu, prior.psi, weights, load)
+    following = Prior(mean.mu, mean.buffers, psi)
+    convex = _convex_penalty(model, prior_settings, following, weights, load)
+    alpha, epsilon = prior_settings.alpha, prior_settings.epsilon
+    quadratic = alpha * mean.spread + epsilon * (mean.square + mean.mu_square)
+    return PriorStep(following, weights, convex + quadratic, convex)
 
 
 def aggregate(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> tuple[Tensor, Buffers]:
     """μ' and its batch-norm statistics: means, the law of total variance, the largest counter. In float64."""
-    mu: Tensor | None = None
-    mean = square = count = None
+    mean = _mean(model, weights, load)
+    return mean.mu, mean.buffers
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """What one pass over the updates gives: μ', its buffers, and the squares that the penalty is made of."""
+
+    mu: Tensor  # (d,)
+    buffers: Buffers
+    square: float  # Σ ω̄_k ‖θ_k‖²
+    mu_square: float  # ‖μ'‖²
+    spread: float  # Σ ω̄_k ‖θ_k − μ'‖²
+
+
+def _mean(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> _Mean:
+    """Each update is loaded once and turned into float64 once.
+
+    The spread comes from Σ ω̄‖θ−μ'‖² = Σ ω̄‖θ‖² − 2⟨Σ ω̄θ, μ'⟩ + ‖μ'‖². What cancels leaves an error of
+    some 1e-16 ‖θ‖²: less than the square of a float32 θ's own rounding, 4e-15 ‖θ‖².
+    """
+    exact = torch.empty(model.size, dtype=torch.float64)  # one θ at a time
+    total: Tensor | None = None
+    mean = moment = count = None  # of the buffers
+    square = 0.0
     for site in sorted(weights):
         update = load(site)
-        model.check(update.theta)
         _check_shapes(site, update, model.size, mean, count)
         share = weights[site]
-        here, spread = update.buffers.mean.double(), update.buffers.variance.double()
-        if mu is None or mean is None or square is None or count is None:
-            mu, mean = update.theta.double() * share, here * share
-            square, count = (spread + here.square()) * share, update.buffers.count.clone()
+        exact.copy_(update.theta)
+        norm_square = float(torch.dot(exact, exact))
+        if not math.isfinite(norm_square):
+            model.check(update.theta)  # a look at every value costs more than all the rest
+        square += share * norm_square
+        here, within = update.buffers.mean.double(), update.buffers.variance.double()
+        if total is None or mean is None or moment is None or count is None:
+            total, mean = exact * share, here * share
+            moment, count = (within + here.square()) * share, update.buffers.count.clone()
             continue
-        mu.add_(update.theta.double(), alpha=share)
+        total.add_(exact, alpha=share)
         mean.add_(here, alpha=share)
-        square.add_(spread + here.square(), alpha=share)
+        moment.add_(within + here.square(), alpha=share)
         count = torch.maximum(count, update.buffers.count)
-    assert mu is not None
+    assert total is not None
     assert mean is not None
-    assert square is not None
+    assert moment is not None
     assert count is not None
-    variance = (square - mean.square()).clamp_(min=0)
-    return mu.float(), Buffers(mean.float(), variance.float(), count)
+    variance = (moment - mean.square()).clamp_(min=0)
+    mu = total.float()
+    exact.copy_(mu)
+    mu_square = float(torch.dot(exact, exact))
+    spread = max(0.0, square - 2 * float(torch.dot(total, exact)) + mu_square)
+    return _Mean(mu, Buffers(mean.float(), variance.float(), count), square, mu_square, spread)
 
 
 def _check_shapes(
@@ -100,7 +134,8 @@ def _check_shapes(
 ) -> None:
     """Refuse what would broadcast or poison the mean: other shapes, or buffers that are no statistics."""
     buffers = update.buffers
-    fits = update.theta.shape == (size,) and buffers.mean.shape == buffers.variance.shape
+    fits = update.theta.shape == (size,) and update.theta.dtype in (torch.float32, torch.float64)
+    fits &= buffers.mean.shape == buffers.variance.shape
     if mean is not None and count is not None:
         fits &= buffers.mean.shape == mean.shape and buffers.count.shape == count.shape
     sound = bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all())
@@ -142,15 +177,17 @@ def _descend(
     return psi
 
 
-def _penalty(
+def _convex_penalty(
     model: ParameterSpec, settings: PriorSettings, prior: Prior, weights: Mapping[str, float], load: Load
-) -> tuple[float, float]:
+) -> float:
+    """Σ ω̄_k f(θ_k; μ', ψ'), in a pass of its own: ψ' is known only after all others."""
+    if not settings.convex:
+        return 0.0
     penalty = anchored_penalty(model, settings, prior.mu, prior.psi)
-    total = convex = 0.0
+    total = 0.0
     for theta, share in _blocks(weights, load):
-        total += float((penalty.value(theta).double() * share).sum())
-        convex += float((penalty.convex_value(theta).double() * share).sum())
-    return total, convex
+        total += float((penalty.convex_value(theta).double() * share).sum())
+    return total
 
 
 def _blocks(weights: Mapping[str, float], load: Load) -> Iterator[tuple[Tensor, Tensor]]:

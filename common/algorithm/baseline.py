@@ -74,7 +74,7 @@ def baseline_terms(
         left, right = torch.tensor(edges[cells]), torch.tensor(edges[block[0] + 1 : block[-1] + 2])
         slope = (risk_end - risk_start) / (end - start)
         sent.risk_start[cells] = risk_start + slope * (left.double() - start)
-        sent.risk_end[cells] = risk_start + slope * (right.double() - start)
+        sent.risk_end[cells] = (risk_start + slope * (right.double() - start)).clamp(min=0)  # rounding at 0
         exposure = (sent.risk_start[cells] + sent.risk_end[cells]) * (right - left).double()
         sent.events[cells] = inside.sum() * exposure / exposure.sum()
         sent.position[cells] = 0.5 * sent.events[cells]

@@ -7,7 +7,7 @@ pass too, with no graph. `autograd`: everything from the formulas, nothing cache
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from common.algorithm.settings import FedmapSettings, TrainingSettings
 from common.algorithm.weights import log_weight
 
 EVALUATION_ROWS = 256
+OnEpoch = Callable[[int, int], None]  # (epochs done, most epochs)
 
 
 class BatchedFit:
@@ -62,7 +63,7 @@ class BatchedFit:
         self._best_epoch = np.zeros(len(tasks), dtype=np.int64)
         self._epochs = np.zeros(len(tasks), dtype=np.int64)
 
-    def run(self) -> list[LocalFit | FailedFit]:
+    def run(self, on_epoch: OnEpoch | None = None) -> list[LocalFit | FailedFit]:
         training = self._settings.training
         alive = np.arange(len(self._best_loss))
         train, validation = self._train, self._validation
@@ -70,6 +71,8 @@ class BatchedFit:
             for batch in self._stream.epoch():
                 self._step(batch, training)
             stopped = self._judge(epoch, alive, validation)
+            if on_epoch is not None:
+                on_epoch(epoch, training.epochs)
             if stopped.all():
                 break
             if stopped.any():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.algorithm.batched_fit import BatchedFit
+from common.algorithm.batched_fit import BatchedFit, OnEpoch
 from common.algorithm.batches import full_batches
 from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
 from common.algorithm.penalty import anchored_penalty
@@ -44,12 +44,16 @@ def fit_sites(
     gradient: GradientSource = "closed_form",
     *,
     penalised: bool = True,
+    on_epoch: OnEpoch | None = None,
 ) -> list[LocalFit | FailedFit]:
-    """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training)."""
+    """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training).
+
+    `on_epoch` hears of each epoch that is done, and of how many there can be.
+    """
     usable = [position for position, task in enumerate(tasks) if len(task.train) >= 2]
     if len(usable) < len(tasks):
         others = [tasks[position] for position in usable]
-        fitted = fit_sites(model, settings, prior, others, gradient, penalised=penalised)
+        fitted = fit_sites(model, settings, prior, others, gradient, penalised=penalised, on_epoch=on_epoch)
         by_position = dict(zip(usable, fitted, strict=True))
         few = FailedFit("fewer than 2 training rows")
         return [by_position.get(position, few) for position in range(len(tasks))]
@@ -58,7 +62,7 @@ def fit_sites(
     rows = np.array([len(task.train) for task in tasks], dtype=np.int64)
     order = np.argsort(-full_batches(rows, settings.training.batch_size), kind="stable")
     penalty = anchored_penalty(model.network.spec, settings.prior, prior.mu, prior.psi) if penalised else None
-    fits = BatchedFit(model, settings, penalty, [tasks[i] for i in order], gradient).run()
+    fits = BatchedFit(model, settings, penalty, [tasks[i] for i in order], gradient).run(on_epoch)
     by_task: list[LocalFit | FailedFit] = list(fits)
     for position, fit in zip(order, fits, strict=True):
         by_task[position] = fit

@@ -17,7 +17,7 @@ from common.metrics.names import (
     primary_metric_names,
     shortfall,
 )
-from common.metrics.results import Metric, MetricResult, SkippedMetric
+from common.metrics.results import Metric, MetricResult, SkippedMetric, Threshold
 
 __all__ = [
     "METRICS",
@@ -25,6 +25,7 @@ __all__ = [
     "MetricResult",
     "SkippedMetric",
     "TaskKind",
+    "Threshold",
     "higher_is_better",
     "metric_label",
     "metric_names",

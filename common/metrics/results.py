@@ -39,6 +39,14 @@ class SkippedMetric:
     reason: str
 
 
+@dataclass(frozen=True)
+class Threshold:
+    """A probability at or above `value` counts as positive; `note` says why a rule was not applied."""
+
+    value: float
+    note: str | None = None
+
+
 MetricResult = Metric | SkippedMetric
 Scored = TypeVar("Scored")
 

@@ -9,7 +9,6 @@ curve.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,21 +18,15 @@ from sklearn.metrics import roc_curve
 
 from common.errors import TrainingError
 from common.metrics.inputs import AnyArray, Classes, Floats, checked_probabilities, class_indices
-from common.metrics.results import row_count
+from common.metrics.results import Threshold, row_count
+
+__all__ = ["Threshold", "ThresholdRule", "choose_threshold"]
 
 ThresholdRule = Literal["fixed", "prevalence", "youden", "sensitivity"]
 
 _DEFAULT = 0.5
 _ROUNDING = 1e-12
 """Two thresholds whose indices differ by no more than this are equally good."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A probability at or above `value` counts as positive; `note` says why a rule was not applied."""
-
-    value: float
-    note: str | None = None
 
 
 def choose_threshold(

@@ -65,6 +65,11 @@ def parse_plan(text: str, source: str) -> StudyPlan:
             (f"not valid TOML: {error}",),
             hint="Correct the line named above; nothing else was checked.",
         ) from error
+    return read_plan(raw, source)
+
+
+def read_plan(raw: dict[str, object], source: str) -> StudyPlan:
+    """Checks a plan given as tables of keys and values."""
     reader = _Reader(raw)
     study = reader.section("study", StudySection)
     task = reader.section("task", TaskSection)

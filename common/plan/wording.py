@@ -38,6 +38,7 @@ _LIMITS = {
 _PATTERNS = {
     r"\S": "must not be blank",
     r"^[a-z0-9][a-z0-9-]*$": "must be lower-case letters, digits and hyphens, such as uci-heart",
+    r"^[a-z0-9][a-z0-9_-]{0,62}$": "must be at most 63 lower-case letters, digits, - and _",
 }
 _UNKNOWN_KEY = {"extra_forbidden", "unexpected_keyword_argument"}
 # Follows from another fault of the same section, which is reported on its own.
@@ -93,5 +94,5 @@ def _text(detail: ErrorDetails, known: Sequence[str]) -> str:
     if kind == "literal_error":
         return f"must be {context['expected']}"
     if kind == "string_pattern_mismatch":
-        return _PATTERNS[context["pattern"]]
+        return _PATTERNS.get(context["pattern"], "does not have the right form")
     return detail["msg"].replace("Input should be", "must be")

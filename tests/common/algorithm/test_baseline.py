@@ -286,3 +286,15 @@ def test_a_baseline_without_a_single_event_is_refused_with_the_next_step(
     with pytest.raises(TrainingError, match="events") as refused:
         pool_baseline(by_site, [1.0, 2.0])
     assert "sites" in refused.value.hint
+
+
+@given(st.integers(0, 10_000))
+def test_no_sum_is_negative_where_nobody_is_left_at_the_horizon(seed: int) -> None:
+    """Joined intervals that end at a risk set of zero: rounding must not take the sum below it."""
+    stream = torch.Generator().manual_seed(seed)
+    time = torch.rand(200, generator=stream) * 9.9
+    event = torch.rand(200, generator=stream) < 0.08
+    grid = [float(year) for year in range(1, 11)]
+    terms = baseline_terms(torch.randn(200, generator=stream), time, event, grid, floor=10)
+    sums = torch.cat([terms.events, terms.position, terms.risk_start, terms.risk_end])
+    assert bool((sums >= 0).all())

@@ -1,0 +1,220 @@
+"""`fedmap-aggregator`: set up and run the central service, invite sites, lead studies.
+
+Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a failure;
+130 interrupted. docs/errors.md explains every code. Commands import what is heavy (torch, SQLAlchemy, gRPC)
+themselves, so that --help and a faulty file answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aggregator.cli_operators import operator_app
+from aggregator.cli_output import (
+    DEFAULT_CONFIG,
+    Config,
+    Json,
+    Profile,
+    answer,
+    connect,
+    load_config,
+    print_json,
+    print_text,
+    say,
+)
+from aggregator.cli_rounds import round_app
+from aggregator.cli_sites import invite_command, revoke_command, sites_command
+from aggregator.cli_studies import POLL_SECONDS, study_app
+from common.errors import FedmapError
+
+app = typer.Typer(
+    help="The federation's centre: one command to set up, one to serve, the rest to lead studies.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
+app.add_typer(study_app, name="study")
+app.add_typer(round_app, name="round")
+app.add_typer(operator_app, name="operator")
+app.add_typer(audit_app, name="audit")
+DOCTOR_FOUND_A_FAILURE = 3
+
+
+@app.command("init")
+def init_command(
+    address: Annotated[
+        str, typer.Option(help="host:port as the sites will dial it; writes --config if there is none.")
+    ] = "",
+    state: Annotated[Path, typer.Option(help="State folder, for a new --config.")] = Path("state"),
+    operator: Annotated[str, typer.Option(help="Name of the first operator.")] = "admin",
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Make the state folder with its certificate authority, server certificate and first operator."""
+    from aggregator.config_file import write_first_config
+    from aggregator.initialise import initialise
+
+    if not config.exists():
+        write_first_config(config, address, state)
+        if not as_json:
+            say.print(f"Wrote {config}", markup=False, highlight=False, soft_wrap=True)
+    settings = load_config(config)
+    made = initialise(settings, operator, datetime.now(UTC))
+    files = {"joining_file": made.joining, "operator_profile": made.operator_profile}
+    if as_json:
+        print_json(
+            {
+                "config": str(config),
+                "state": str(made.state),
+                "address": settings.server.address,
+                "ca_fingerprint": made.ca_fingerprint,
+                **{name: str(path) if path else None for name, path in files.items()},
+            }
+        )
+        return
+    print_text(
+        f"The aggregator of {settings.server.address} is set up in {made.state}",
+        f"  CA fingerprint    {made.ca_fingerprint}",
+        f"  joining file      {made.joining or 'none: certificates come from your own PKI'}",
+        f"  operator profile  {made.operator_profile or 'none: have your PKI issue one'}",
+        "Back up the state folder now: a lost authority shuts out every site.",
+        "Next: fedmap-aggregator serve" + ("" if config == DEFAULT_CONFIG else f" --config {config}"),
+    )
+
+
+@app.command("serve")
+def serve_command(config: Config = DEFAULT_CONFIG) -> None:
+    """Run the aggregator until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
+    settings = load_config(config)
+    from aggregator.wiring import serve
+
+    serve(settings)
+
+
+@app.command("check-config")
+def check_config_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Check the configuration file: every fault at once. Touches nothing."""
+    from aggregator.config_file import effective_settings
+
+    settings = effective_settings(load_config(config))
+    if as_json:
+        print_json({"file": str(config), "settings": {**settings}})
+        return
+    print_text(
+        f"{config} is in order. In effect:",
+        *(f"  {key} = {json.dumps(value)}" for key, value in settings.items()),
+    )
+
+
+@app.command("doctor")
+def doctor_command(profile: Profile = None, config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Look for what is wrong, and name it. Changes nothing. Exit code 3 when something fails."""
+    from aggregator.doctor import examine, report_json, report_table
+
+    checks = examine(config, profile, datetime.now(UTC))
+    if as_json:
+        print_json(report_json(checks))
+    else:
+        answer.print(report_table(checks))
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(DOCTOR_FOUND_A_FAILURE)
+
+
+app.command("invite")(invite_command)
+app.command("sites")(sites_command)
+app.command("revoke")(revoke_command)
+
+
+@app.command("status")
+def status_command(
+    study: Annotated[str, typer.Argument(help="Name of a study; left out: all of them.")] = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, and show every change; ends when the named study does.")
+    ] = False,
+    profile: Profile = None,
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Where studies stand: phase, rounds, who has answered, who is late, metrics."""
+    from aggregator.message_json import message_json
+    from aggregator.status_watch import LineDisplay, LiveDisplay, follow, view_of
+
+    with connect(profile, config) as client:
+        if not watch:
+            response = client.status(study)
+            if as_json:
+                print_json(message_json(response))
+            else:
+                answer.print(view_of(response, in_full=bool(study)))
+            return
+
+        def pause() -> None:
+            time.sleep(POLL_SECONDS)
+
+        if answer.is_terminal and not as_json:
+            display = LiveDisplay(answer, in_full=bool(study))
+            with display.live:
+                follow(lambda: client.status(study), display, pause, until_over=bool(study))
+        else:
+            lines = LineDisplay(print_text, as_json)
+            follow(lambda: client.status(study), lines, pause, until_over=bool(study))
+
+
+@audit_app.command("verify")
+def audit_verify_command(
+    profile: Profile = None, config: Config = DEFAULT_CONFIG, as_json: Json = False
+) -> None:
+    """Check the hash chain of the audit log from its first entry."""
+    from aggregator.message_json import message_json
+
+    with connect(profile, config) as client:
+        verified = client.verify_audit()
+    if as_json:
+        print_json(message_json(verified))
+        return
+    print_text(
+        f"The audit log is whole: {verified.entries} entries",
+        f"  head  {verified.head}",
+        "Keep the head somewhere else: a log that was cut short later no longer reaches it.",
+    )
+
+
+def main() -> None:
+    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    try:
+        app(standalone_mode=True)
+    except FedmapError as error:
+        _fail(error.code, error.message, error.hint)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read the output has gone; nothing is wrong here
+        sys.exit(0)
+    except OSError as error:
+        _fail(
+            "files",
+            ": ".join(str(part) for part in (error.strerror or error, error.filename) if part),
+            "check that the path exists, is yours to write, and that the disk is not full",
+        )
+    except KeyboardInterrupt:
+        say.print("interrupted")
+        sys.exit(130)
+
+
+def _fail(code: str, message: str, hint: str) -> None:
+    if "--json" in sys.argv:
+        sys.stderr.write(json.dumps({"error": code, "message": message, "hint": hint}) + "\n")
+    else:
+        say.print(f"[bold red]error[/bold red] ({code}): ", end="")
+        say.print(f"{message}\n  hint: {hint}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

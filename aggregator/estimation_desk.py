@@ -1,0 +1,145 @@
+"""Computations under way: each owed one is handed to the estimation process once, and its result reported once.
+
+A computation that fails for a reason that may pass (disk, database, a killed process) is offered again after a
+pause: the study still owes it, and `StudyService.compute_due` asks again. One that fails three times for another
+reason is reported as failed, which holds the study until the operator looks. A crash of the whole server loses
+nothing: the study is still computing when it is loaded again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aggregator.computation import outcome_of, request_for
+from aggregator.coordinator_events import Compute, ComputeFailed
+from aggregator.estimation_messages import Request, Result
+from aggregator.metrics import AggregatorMetrics
+from aggregator.service import Report, Study
+from aggregator.store import AnswerRow, Store
+from common.errors import FedmapError, StaleError, StorageError
+from common.fault_points import reach
+from common.log import get_logger
+
+_TRIES = 3
+_PAUSE_MS = 10_000
+_REASON = 500
+
+
+class Estimator(Protocol):
+    """`EstimationWorker`, as far as it is used here; its overloads say which result belongs to which request."""
+
+    def submit(self, request: Any) -> Future[Any]: ...
+
+
+@dataclass(frozen=True)
+class _Failures:
+    count: int
+    not_before: int  # unix ms
+
+
+class EstimationDesk:
+    """Implements `service.Estimates`."""
+
+    def __init__(
+        self, store: Store, worker: Estimator, metrics: AggregatorMetrics, clock_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._running: set[tuple[str, str]] = set()
+        self._failures: dict[tuple[str, str], _Failures] = {}
+        self._log = get_logger()
+
+    def start(self, study: Study, compute: Compute, report: Report) -> None:
+        """Begin, unless it runs already or failed a moment ago."""
+        key = (study.state.study, compute.task_id)
+        with self._lock:
+            pause = self._failures.get(key)
+            if key in self._running or (pause is not None and self._clock_ms() < pause.not_before):
+                return
+            self._running.add(key)
+        try:
+            answers, request = self._prepared(study, compute)
+        except StorageError as error:
+            self._failed(key, error)
+            return
+        job = _Job(study, compute, answers, report, time.perf_counter())
+        if request is None:
+            self._finish(key, job, None)
+            return
+        future: Future[Result] = self._worker.submit(request)
+        reach("aggregator.estimating")
+        future.add_done_callback(lambda done: self._done(key, job, done))
+
+    def _prepared(self, study: Study, compute: Compute) -> tuple[tuple[AnswerRow, ...], Request | None]:
+        with self._store.reading() as transaction:
+            answers = transaction.answers.list(study.state.study, compute.task_id)
+            results = transaction.results.list(study.state.study) if compute.kind == "initialise" else ()
+        return answers, request_for(study.terms, study.state, compute, answers, results)
+
+    def _done(self, key: tuple[str, str], job: _Job, future: Future[Result]) -> None:
+        try:
+            result = future.result()
+        except CancelledError:  # the server stops; the study still owes this computation
+            self._end(key)
+            return
+        except FedmapError as error:
+            self._take_failure(key, job, error)
+            return
+        self._metrics.took("estimate", time.perf_counter() - job.began)
+        self._finish(key, job, result)
+
+    def _finish(self, key: tuple[str, str], job: _Job, result: Result | None) -> None:
+        event, row = outcome_of(job.study.state, job.compute, result, job.answers, self._clock_ms())
+        self._end(key)  # before the report: it may close the next step and start that
+        try:
+            job.report(event, row)
+        except StaleError:  # the study was aborted meanwhile
+            self._log.info("result_dropped", study=key[0], task=key[1])
+        except FedmapError as error:
+            self._failed(key, error)
+        else:
+            with self._lock:
+                self._failures.pop(key, None)
+
+    def _take_failure(self, key: tuple[str, str], job: _Job, error: FedmapError) -> None:
+        count = self._failed(key, error)
+        if isinstance(error, StorageError) or count < _TRIES:
+            return
+        reason = error.message.partition("\n")[0][:_REASON]
+        with self._lock:
+            self._failures.pop(key, None)  # after a resume it gets its tries again
+        try:
+            job.report(ComputeFailed(self._clock_ms(), key[1], reason), None)
+        except FedmapError as also:
+            self._failed(key, also)
+
+    def _failed(self, key: tuple[str, str], error: FedmapError) -> int:
+        """Notes a failure, and lets the next try wait. Returns how many there were in a row."""
+        self._log.error("computation_failed", study=key[0], task=key[1], exc_info=error)
+        with self._lock:
+            self._running.discard(key)
+            before = self._failures.get(key)
+            count = 1 + (before.count if before is not None else 0)
+            self._failures[key] = _Failures(count, self._clock_ms() + _PAUSE_MS)
+            return count
+
+    def _end(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._running.discard(key)
+
+
+@dataclass(frozen=True)
+class _Job:
+    study: Study
+    compute: Compute
+    answers: tuple[AnswerRow, ...]
+    report: Report
+    began: float

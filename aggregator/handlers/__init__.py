@@ -1,0 +1,1 @@
+"""One module per service of the contract: authenticated callers and messages in, messages out. No gRPC."""

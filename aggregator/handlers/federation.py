@@ -1,0 +1,185 @@
+"""What a T1 site may ask: studies, approval, tasks, priors, and handing in answers.
+
+A study that a site is not invited to does not exist for it. Messages in, messages out; what happens to a study
+is the service's, what an answer must be is the intake's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+
+from aggregator.answer_intake import AnswerIntake
+from aggregator.coordinator_events import Approved, Left
+from aggregator.coordinator_questions import is_open
+from aggregator.handlers.enrolment import EnrolmentHandler
+from aggregator.identity import Caller
+from aggregator.liveness import Instance, Liveness, Progress
+from aggregator.metrics import AggregatorMetrics
+from aggregator.polls import Poll
+from aggregator.service import Note, Study, StudyService
+from aggregator.store import Store
+from aggregator.task_messages import task_message
+from common.contract.v1 import federation_pb2 as pb
+from common.errors import ConflictError, IncompatibleError, NotFoundError, RejectedError, StateError
+from common.names import shown
+from common.transport.channel_options import PROTOCOL
+from common.transport.chunks import file_chunks
+
+LONGEST_WAIT = 60.0  # seconds
+SOFTWARE = version("fedmap")
+
+
+class FederationHandler:
+    """FederationService."""
+
+    def __init__(
+        self,
+        service: StudyService,
+        intake: AnswerIntake,
+        store: Store,
+        liveness: Liveness,
+        enrolment: EnrolmentHandler,
+        metrics: AggregatorMetrics,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._service = service
+        self._intake = intake
+        self._store = store
+        self._liveness = liveness
+        self._enrolment = enrolment
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+
+    def hello(self, caller: Caller, request: pb.HelloRequest) -> pb.HelloResponse:
+        if not request.oldest_protocol <= PROTOCOL <= request.newest_protocol:
+            raise IncompatibleError(
+                f"the agent speaks protocol {request.oldest_protocol} to {request.newest_protocol}, "
+                f"the aggregator {PROTOCOL}",
+                hint="update the older side; an update keeps certificates and state",
+            )
+        self._liveness.version(caller.name, request.software_version)
+        self._enrolment.remember_version(caller, request.software_version)
+        return pb.HelloResponse(
+            protocol=PROTOCOL,
+            software_version=SOFTWARE,
+            time_unix_ms=self._clock_ms(),
+            tier=caller.tier,
+        )
+
+    def list_studies(self, caller: Caller) -> pb.ListStudiesResponse:
+        return pb.ListStudiesResponse(
+            studies=[
+                _offered(study, caller.name)
+                for study in self._service.studies()
+                if caller.name in study.state.members
+            ]
+        )
+
+    def approve(self, caller: Caller, request: pb.ApproveRequest) -> pb.ApproveResponse:
+        study = self._study(caller, request.study)
+        if request.terms_digest != study.terms.digest:
+            raise ConflictError(
+                f"the digest is not that of the terms of {study.state.study}",
+                hint="fetch the study's terms again, read them, and approve the digest of what you have read",
+            )
+        note = Note(caller.actor, "study.approve", study.state.study, {"terms_digest": request.terms_digest})
+        self._service.apply(study.state.study, Approved(self._clock_ms(), caller.name), note)
+        return pb.ApproveResponse()
+
+    def leave(self, caller: Caller, request: pb.LeaveRequest) -> pb.LeaveResponse:
+        study = self._study(caller, request.study)
+        if study.state.members[caller.name].membership not in ("left", "excluded"):
+            note = Note(caller.actor, "study.leave", study.state.study)
+            event = Left(self._clock_ms(), caller.name, "left by its own wish")
+            self._service.apply(study.state.study, event, note)
+        return pb.LeaveResponse()
+
+    def next_task(self, caller: Caller, request: pb.NextTaskRequest, poll: Poll) -> pb.NextTaskResponse:
+        """Waits; `poll` is how the wait is ended from outside."""
+        self._service.heard(caller.name, _instance(request.instance))
+        in_hand = frozenset((task.study, task.task_id, task.attempt) for task in request.in_hand)
+        wait = min(float(request.wait_seconds), LONGEST_WAIT)
+        found = self._service.next_task(caller.name, in_hand, wait, poll)
+        if found is None:
+            return pb.NextTaskResponse()
+        return pb.NextTaskResponse(task=task_message(*found))
+
+    def fetch_prior(self, caller: Caller, request: pb.FetchPriorRequest) -> Iterator[pb.FetchPriorResponse]:
+        study = self._study(caller, request.study)
+        if study.state.members[caller.name].membership != "approved":
+            raise StateError(
+                f"{caller.name} takes no part in the study {study.state.study}",
+                hint="only sites that approved the study and have not left it fetch priors",
+            )
+        self._check_prior(study, request.digest)
+        path = self._store.blobs.existing(request.digest)
+        self._service.heard(caller.name, None)
+        return self._chunks(file_chunks(path, request.offset))
+
+    def submit(self, caller: Caller, parts: Iterator[pb.SubmitAnswerRequest]) -> pb.SubmitAnswerResponse:
+        """The message first, then the tensors it names."""
+        first = next(parts, None)
+        if first is None or first.WhichOneof("part") != "answer":
+            raise RejectedError(
+                "an upload begins with the answer, and this one does not", hint="update the site agent"
+            )
+        self._service.heard(caller.name, None)
+        begun = self._intake.begin(caller.name, first.answer)
+        if isinstance(begun, pb.Receipt):
+            return pb.SubmitAnswerResponse(receipt=begun)
+        with begun as upload:
+            for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise RejectedError("an upload holds one answer only", hint="update the site agent")
+                upload.write(part.chunk)
+            return pb.SubmitAnswerResponse(receipt=upload.finish())
+
+    def heartbeat(self, caller: Caller, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        self._service.heard(caller.name, _instance(request.instance))
+        progress = Progress(request.study, request.task_id, request.stage, request.progress)
+        self._liveness.progress(caller.name, progress)
+        if not request.study:
+            return pb.HeartbeatResponse()
+        state = self._study(caller, request.study).state
+        return pb.HeartbeatResponse(task_open=is_open(state, caller.name, request.task_id))
+
+    def _study(self, caller: Caller, name: str) -> Study:
+        """The study, if this site is invited to it; otherwise there is none of that name."""
+        for study in self._service.studies():
+            if study.state.study == name and caller.name in study.state.members:
+                return study
+        raise NotFoundError(
+            f"{caller.name} is invited to no study called {shown(name)}",
+            hint="`fedmap-site studies` lists what this site is invited to; ask the operator for the others",
+        )
+
+    def _check_prior(self, study: Study, digest: str) -> None:
+        if digest and digest == study.state.prior_digest:
+            return
+        with self._store.reading() as transaction:
+            known = {row.prior_digest for row in transaction.results.list(study.state.study)}
+        if not digest or digest not in known:
+            raise NotFoundError(
+                f"{study.state.study} has no such prior", hint="ask for the next task; it names the prior"
+            )
+
+    def _chunks(self, chunks: Iterator[bytes]) -> Iterator[pb.FetchPriorResponse]:
+        for chunk in chunks:
+            self._metrics.sent(len(chunk))
+            yield pb.FetchPriorResponse(chunk=chunk)
+
+
+def _offered(study: Study, site: str) -> pb.OfferedStudy:
+    return pb.OfferedStudy(
+        study=study.state.study,
+        terms_json=study.terms.to_json(),
+        terms_digest=study.terms.digest,
+        phase=study.state.phase,
+        membership=study.state.members[site].membership,
+        round=study.state.round,
+    )
+
+
+def _instance(message: pb.AgentInstance) -> Instance:
+    return Instance(message.id, message.start)

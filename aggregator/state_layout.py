@@ -1,0 +1,62 @@
+"""Where the configuration puts the aggregator's state: database, blobs, lock. Opens the store, runs nothing.
+
+For `wiring` and for the commands that work on the state folder without the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aggregator.config import AggregatorConfig
+from aggregator.store import BlobStore, Store, schema_status
+from common.durable_files import FolderLock, read_file
+from common.errors import ConfigError, StateError
+
+
+def database_url(config: AggregatorConfig) -> str:
+    """The URL in effect: the given one, that of url_file, or SQLite in the state folder."""
+    if config.database.url:
+        return config.database.url
+    if config.database.url_file is None:
+        return f"sqlite:///{config.server.state.absolute() / 'fedmap.db'}"
+    text = read_file(config.database.url_file).decode("utf-8", "replace").strip()
+    if not text or len(text.splitlines()) != 1:
+        raise ConfigError(
+            str(config.database.url_file),
+            ("it must hold exactly one line, the database URL",),
+            hint="Write postgresql://USER:PASSWORD@HOST:5432/DATABASE into it, and nothing else.",
+        )
+    return text
+
+
+def blob_folder(config: AggregatorConfig) -> Path:
+    return config.server.state / "blobs"
+
+
+def state_lock(config: AggregatorConfig) -> FolderLock:
+    """Held by the one service that runs on this state folder."""
+    return FolderLock(config.server.state / "lock")
+
+
+def make_store(config: AggregatorConfig) -> Store:
+    """The store, not opened yet. StateError before `init`."""
+    if not config.server.state.is_dir():
+        raise StateError(
+            f"{config.server.state} does not exist yet", hint="run `fedmap-aggregator init` first"
+        )
+    return Store(database_url(config), BlobStore(blob_folder(config)))
+
+
+@contextmanager
+def open_store(config: AggregatorConfig) -> Iterator[Store]:
+    """The store beside a service that may be running; its tables are made first where there are none yet."""
+    store = make_store(config)
+    try:
+        if schema_status(database_url(config)).state != "current":
+            with state_lock(config):
+                store.prepare()
+        yield store
+    finally:
+        store.close()

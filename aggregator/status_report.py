@@ -1,0 +1,124 @@
+"""Where a study stands, as the message that operators get: made from its state, its stored results and answers.
+
+Reads nothing by itself and changes nothing. Scores and reasons come from sites and passed the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aggregator.computation import message_of, step_of
+from aggregator.coordinator_questions import answer_of, is_late, waiting_for
+from aggregator.liveness import Presence
+from aggregator.service import Study
+from aggregator.store import AnswerRow, RefusalRow, ResultRow, SiteRow
+from common.contract.v1 import operator_pb2 as pb
+
+MOST_REFUSALS = 50
+
+
+@dataclass(frozen=True)
+class StudyRecords:
+    """What the store has of one study, besides its state."""
+
+    results: tuple[ResultRow, ...]
+    evaluations: tuple[AnswerRow, ...]
+    refusals: tuple[RefusalRow, ...]  # the newest first
+
+
+def study_status(
+    study: Study,
+    records: StudyRecords,
+    sites: Mapping[str, SiteRow],
+    presence: Mapping[str, Presence],
+    now: int,
+) -> pb.StudyStatus:
+    """The whole status of one study."""
+    state, task = study.state, study.state.task
+    status = pb.StudyStatus(
+        study=state.study,
+        title=study.terms.plan.study.title,
+        phase=state.phase,
+        paused=state.paused,
+        round=state.round,
+        rounds=state.rounds,
+        computing=state.computing,
+        waiting_for=waiting_for(state, now),
+        terms_digest=study.terms.digest,
+        prior_digest=state.prior_digest,
+        metric=study.terms.plan.task.metric,
+        quorum=state.quorum,
+    )
+    if task is not None:
+        status.task_id = task.id
+        status.opened_unix_ms = task.opened_at
+        status.deadline_unix_ms = task.deadline_at
+    status.members.extend(_member(study, site, sites, presence, now) for site in sorted(state.members))
+    status.history.extend(_history(records.results))
+    status.scores.extend(_scores(records.evaluations, sites))
+    status.refusals.extend(
+        pb.Refusal(site=r.site, task_id=r.task, code=r.code, reason=r.reason, at_unix_ms=r.at)
+        for r in records.refusals
+    )
+    return status
+
+
+def _member(
+    study: Study, site: str, sites: Mapping[str, SiteRow], presence: Mapping[str, Presence], now: int
+) -> pb.MemberStatus:
+    state, member, seen = study.state, study.state.members[site], presence.get(site)
+    status = pb.MemberStatus(
+        site=site,
+        region=sites[site].region if site in sites else "",
+        membership=member.membership,
+        reason=member.reason,
+        answer=answer_of(state, site),
+        late=is_late(state, site, now),
+        silent=site in state.silent,
+    )
+    if seen is not None and seen.heard_at and seen.progress.study in ("", state.study):
+        status.stage = seen.progress.stage
+        status.progress = seen.progress.share
+    return status
+
+
+def _history(results: Iterable[ResultRow]) -> Iterable[pb.RoundStatus]:
+    for row in results:
+        summary = step_of(row).summary
+        if summary is None:
+            continue
+        closed = pb.RoundStatus(
+            round=summary.round,
+            answered=summary.answered,
+            members=summary.members,
+            penalty=summary.penalty,
+            largest_weight=summary.largest_weight,
+            closed_unix_ms=row.closed_at,
+        )
+        if summary.loss is not None:
+            closed.loss = summary.loss
+        if summary.validation_loss is not None:
+            closed.validation_loss = summary.validation_loss
+        if summary.personal_metric is not None:
+            closed.personal_metric = summary.personal_metric
+        if summary.global_metric is not None:
+            closed.global_metric = summary.global_metric
+        yield closed
+
+
+def _scores(evaluations: Iterable[AnswerRow], sites: Mapping[str, SiteRow]) -> Iterable[pb.SiteScore]:
+    for row in evaluations:
+        if row.status != "accepted":
+            continue
+        for score in message_of(row).evaluation.scores:
+            scored = pb.SiteScore(
+                site=row.site,
+                region=sites[row.site].region if row.site in sites else "",
+                model=score.model,
+                metric=score.metric,
+                note=score.note,
+            )
+            if score.HasField("value"):
+                scored.value = score.value
+            yield scored

@@ -1,0 +1,1 @@
+"""One module per revision. A revision that was released is never edited."""

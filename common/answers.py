@@ -1,0 +1,114 @@
+"""Answers between the wire and the algorithm: messages ↔ the values they stand for, and an answer's digest.
+
+Reading is strict: a number that is not finite, or a combination that no sender makes, is a `RejectedError`.
+Whether an answer fits the study and its round is the gate's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from common.algorithm.baseline import Baseline
+from common.contract.v1 import federation_pb2 as pb
+from common.decision_rules import DecisionRule, RuleTerms
+from common.digests import sha256_hex
+from common.errors import RejectedError
+from common.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
+from common.parameter_files import decode_baseline, encode_baseline
+from common.plan import StudyPlan
+
+PERSONAL, GLOBAL = "personal", "global"
+MOST_NOTE = 500
+"""Characters of a note that travels."""
+
+
+def answer_digest(answer: pb.Answer) -> str:
+    """SHA-256 over the deterministic serialisation; covers the tensors through their digest."""
+    return sha256_hex(answer.SerializeToString(deterministic=True))
+
+
+def layout_digest(names: Sequence[str]) -> str:
+    """SHA-256 over the names of the model's inputs, in order: equal where columns mean the same."""
+    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
+
+
+def rule_message(rule: DecisionRule) -> pb.GlobalRule:
+    message = pb.GlobalRule()
+    if rule.threshold is not None:
+        message.threshold = rule.threshold.value
+        message.threshold_note = rule.threshold.note or ""
+    if rule.baseline is not None:
+        message.baseline_grid.extend(rule.baseline.grid)
+        message.baseline_cumulative.extend(rule.baseline.cumulative.tolist())
+    return message
+
+
+def rule_of(message: pb.GlobalRule) -> DecisionRule:
+    threshold: Threshold | None = None
+    if message.HasField("threshold"):
+        _check(0.0 <= message.threshold <= 1.0, "the threshold is no probability")
+        threshold = Threshold(message.threshold, message.threshold_note or None)
+    grid, cumulative = tuple(message.baseline_grid), tuple(message.baseline_cumulative)
+    _check(len(grid) == len(cumulative), "the baseline hazard does not fit its time grid")
+    _check(all(map(math.isfinite, (*grid, *cumulative))), "the baseline hazard is not finite")
+    _check(not grid or cumulative[0] >= 0, "the baseline hazard is negative")
+    _check(list(grid) == sorted(set(grid)), "the time grid does not increase")
+    _check(list(cumulative) == sorted(cumulative), "the baseline hazard falls")
+    baseline = Baseline(grid, torch.tensor(cumulative, dtype=torch.float64)) if grid else None
+    return DecisionRule(threshold, baseline)
+
+
+def score_message(model: str, result: MetricResult) -> pb.Score:
+    """`model` is personal or global."""
+    if isinstance(result, SkippedMetric):
+        return pb.Score(model=model, metric=result.name, note=result.reason[:MOST_NOTE])
+    note = (result.note or "")[:MOST_NOTE]
+    return pb.Score(model=model, metric=result.name, value=result.value, note=note)
+
+
+def result_of(score: pb.Score) -> MetricResult:
+    _check(score.model in (PERSONAL, GLOBAL), "a score is of neither the personal nor the global model")
+    _check(score.metric in METRICS, "a score is of an unknown metric")
+    _check(len(score.note) <= MOST_NOTE, "the note of a score is too long")
+    if not score.HasField("value"):
+        return SkippedMetric(score.metric, score.note)
+    _check(math.isfinite(score.value), f"the score {score.metric} is not a finite number")
+    return Metric(score.metric, score.value, score.note or None)
+
+
+def rule_answer(terms: RuleTerms) -> tuple[pb.RuleAnswer, bytes]:
+    """The message and its tensors (empty where there are none)."""
+    message = pb.RuleAnswer(validation_rows=terms.validation_rows)
+    if terms.threshold is not None:
+        message.threshold = terms.threshold
+    if terms.baseline is None:
+        return message, b""
+    message.joined_intervals = terms.baseline.joined
+    return message, encode_baseline(terms.baseline)
+
+
+def rule_terms_of(plan: StudyPlan, message: pb.RuleAnswer, tensors: bytes | Path | None) -> RuleTerms:
+    """A site's terms; the tensors' own faults are a `ModelError`."""
+    threshold = message.threshold if message.HasField("threshold") else None
+    if threshold is not None:
+        _check(plan.task.kind == "binary", "a threshold belongs to a binary task")
+        _check(0.0 <= threshold <= 1.0, "the threshold is no probability")
+    _check(message.joined_intervals <= len(plan.task.grid), "more intervals are joined than there are")
+    _check(tensors is None or plan.task.kind == "cox", "baseline terms belong to a survival task")
+    baseline = None
+    if tensors is not None:
+        baseline = decode_baseline(tensors, len(plan.task.grid), message.joined_intervals)
+    return RuleTerms(threshold, message.validation_rows, baseline)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RejectedError(
+            otherwise, hint="Check that both sides run compatible versions; the answer was not used."
+        )

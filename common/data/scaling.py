@@ -1,0 +1,29 @@
+"""A loaded site in the model's scale: the pooled scaler of the federation, or the site's own.
+
+Scaling only; where the pooled scaler comes from is `common.algorithm.statistics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from common.algorithm.examples import Examples
+from common.algorithm.statistics import Scaler, feature_statistics, make_scaler
+from common.data.site_dataset import SiteDataset
+from common.plan import StudyPlan
+
+
+def scale_dataset(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> SiteDataset:
+    """All parts scaled as the plan says; `TrainingError` where a site has too few rows of its own for it."""
+    scaler = pooled
+    if plan.scaling.mode == "local":
+        parts = [data.train.features, data.validation.features]
+        own = torch.cat(parts) if len(data.train) else data.test.features
+        scaler = make_scaler(feature_statistics(own), data.layout.scaled)
+
+    def scale(part: Examples) -> Examples:
+        return replace(part, features=scaler.apply(part.features))
+
+    return replace(data, train=scale(data.train), validation=scale(data.validation), test=scale(data.test))

@@ -1,0 +1,168 @@
+"""The tensors that travel or rest between rounds, as files: models, priors, statistics and baseline terms.
+
+Encoding is deterministic; decoding is strict (`tensor_files`) and gives values that fit the model, or a
+`ModelError` that names what does not. Digests, sizes and disks are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.baseline import BaselineTerms
+from common.algorithm.convex_network import ConvexNetwork
+from common.algorithm.layers import Buffers
+from common.algorithm.network import Network
+from common.algorithm.parameters import ParameterSpec
+from common.algorithm.prior import Prior
+from common.algorithm.settings import PriorSettings
+from common.algorithm.statistics import FeatureStatistics, Scaler
+from common.errors import ModelError
+from common.tensor_files import Array, Expected, decode_tensors, encode_tensors
+
+_BASELINE = ("events", "position", "risk_start", "risk_end")
+
+
+@dataclass(frozen=True)
+class PriorFile:
+    """What a site needs to start a round: γ = (μ, ψ), and the scaler its features go through."""
+
+    prior: Prior
+    scaler: Scaler
+
+
+def named_parameters(network: Network, parameters: SiteParameters) -> dict[str, Tensor]:
+    """θ by name, and the batch-norm statistics where the network has any."""
+    return network.spec.to_mapping(parameters.theta) | _named_buffers(parameters.buffers)
+
+
+def encode_parameters(network: Network, parameters: SiteParameters) -> bytes:
+    return encode_tensors(named_parameters(network, parameters))
+
+
+def decode_parameters(network: Network, source: bytes | Path, what: str = "the parameters") -> SiteParameters:
+    expected = _expected(network.spec, "") | _expected_buffers(network)
+    arrays = decode_tensors(source, expected, what)
+    return SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
+
+
+def encode_theta(network: Network, theta: Tensor) -> bytes:
+    """Parameters without statistics: the first model."""
+    return encode_tensors(network.spec.to_mapping(theta))
+
+
+def decode_theta(network: Network, source: bytes | Path, what: str = "the first model") -> Tensor:
+    return _flat(network.spec, decode_tensors(source, _expected(network.spec, ""), what), "")
+
+
+def encode_prior(network: Network, settings: PriorSettings, file: PriorFile) -> bytes:
+    prior, scaler = file.prior, file.scaler
+    named = {f"mu.{name}": tensor for name, tensor in network.spec.to_mapping(prior.mu).items()}
+    named |= _named_buffers(prior.buffers)
+    if settings.convex:
+        psi = ConvexNetwork(network.spec, settings).spec
+        named |= {f"psi.{name}": tensor for name, tensor in psi.to_mapping(prior.psi).items()}
+    return encode_tensors(named | {"scaler.mean": scaler.mean, "scaler.deviation": scaler.deviation})
+
+
+def decode_prior(
+    network: Network, settings: PriorSettings, source: bytes | Path, what: str = "the prior"
+) -> PriorFile:
+    expected = _expected(network.spec, "mu.") | _expected_buffers(network)
+    expected |= dict.fromkeys(("scaler.mean", "scaler.deviation"), Expected("F32", (network.inputs,)))
+    psi_spec = ConvexNetwork(network.spec, settings).spec if settings.convex else None
+    if psi_spec is not None:
+        expected |= _expected(psi_spec, "psi.")
+    arrays = decode_tensors(source, expected, what)
+    if not bool((arrays["scaler.deviation"] > 0).all()):
+        raise _impossible(what, "scaler.deviation is not above zero everywhere")
+    psi = torch.zeros(0) if psi_spec is None else _flat(psi_spec, arrays, "psi.")
+    prior = Prior(_flat(network.spec, arrays, "mu."), _buffers(network, arrays, what), psi)
+    return PriorFile(prior, Scaler(_tensor(arrays["scaler.mean"]), _tensor(arrays["scaler.deviation"])))
+
+
+def encode_statistics(statistics: FeatureStatistics) -> bytes:
+    """Mean and M2; the number of rows travels in the message beside them."""
+    return encode_tensors({"mean": statistics.mean, "m2": statistics.m2})
+
+
+def decode_statistics(
+    source: bytes | Path, rows: int, inputs: int, what: str = "the statistics"
+) -> FeatureStatistics:
+    arrays = decode_tensors(source, dict.fromkeys(("mean", "m2"), Expected("F64", (inputs,))), what)
+    if bool((arrays["m2"] < 0).any()):
+        raise _impossible(what, "m2 is negative somewhere")
+    return FeatureStatistics(rows, _tensor(arrays["mean"]), _tensor(arrays["m2"]))
+
+
+def encode_baseline(terms: BaselineTerms) -> bytes:
+    """The sums; how many intervals were joined travels in the message beside them."""
+    return encode_tensors({name: getattr(terms, name) for name in _BASELINE})
+
+
+def decode_baseline(
+    source: bytes | Path, times: int, joined: int, what: str = "the baseline terms"
+) -> BaselineTerms:
+    arrays = decode_tensors(source, dict.fromkeys(_BASELINE, Expected("F64", (times,))), what)
+    for name in _BASELINE:
+        if bool((arrays[name] < 0).any()):
+            raise _impossible(what, f"{name} is negative somewhere")
+    events, position, start, end = (_tensor(arrays[name]) for name in _BASELINE)
+    return BaselineTerms(events, position, start, end, joined)
+
+
+def _named_buffers(buffers: Buffers) -> dict[str, Tensor]:
+    if not buffers.mean.numel():
+        return {}
+    return {
+        "buffers.mean": buffers.mean.clone(),
+        "buffers.variance": buffers.variance.clone(),
+        "buffers.count": buffers.count.clone(),
+    }
+
+
+def _expected(spec: ParameterSpec, prefix: str) -> dict[str, Expected]:
+    pairs = zip(spec.names, spec.shapes, strict=True)
+    return {f"{prefix}{name}": Expected("F32", shape) for name, shape in pairs}
+
+
+def _expected_buffers(network: Network) -> dict[str, Expected]:
+    if not network.channels:
+        return {}
+    channels = Expected("F32", (sum(network.channels),))
+    return {
+        "buffers.mean": channels,
+        "buffers.variance": channels,
+        "buffers.count": Expected("I64", (len(network.channels),)),
+    }
+
+
+def _buffers(network: Network, arrays: Mapping[str, Array], what: str) -> Buffers:
+    if not network.channels:
+        return network.initial_buffers()
+    for name in ("buffers.variance", "buffers.count"):
+        if bool((arrays[name] < 0).any()):
+            raise _impossible(what, f"{name} is negative somewhere")
+    mean, variance, count = (_tensor(arrays[f"buffers.{name}"]) for name in ("mean", "variance", "count"))
+    return Buffers(mean, variance, count)
+
+
+def _flat(spec: ParameterSpec, arrays: Mapping[str, Array], prefix: str) -> Tensor:
+    """One vector in the model's order, whatever the order in the file."""
+    return torch.from_numpy(np.concatenate([arrays[prefix + name].ravel() for name in spec.names]))
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(array.copy())
+
+
+def _impossible(what: str, fault: str) -> ModelError:
+    return ModelError(
+        f"{what}: {fault}", hint="refuse it, and look for the defect in the software that made it"
+    )

@@ -1,0 +1,82 @@
+"""Would the site's file do for a plan? All problems at once, counts of what was found, and never a row.
+
+For `fedmap-site check-data`: nothing is trained, sent or remembered. Counts below the site's floor are shown
+as such, so that the report can be passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.data.loading import load_site
+from common.data.site_dataset import SiteDataset
+from common.disclosure import is_small_cell
+from common.errors import DataError
+from common.plan import StudyPlan
+from site_agent.data_loader import check_dataset, events
+from site_agent.policy import Floors, SitePolicy, floors_of
+
+_T1 = 1
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was counted."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What a site can know about its file before it joins a study."""
+
+    study: str
+    usable: bool
+    problems: tuple[str, ...]
+    counts: tuple[Line, ...]
+    left_out: tuple[Line, ...]  # reason → rows
+    notes: tuple[str, ...]
+
+
+def check_data(plan: StudyPlan, site: str, path: Path, policy: SitePolicy) -> DataReport:
+    """Load the file as a round would, under plan and policy."""
+    floors = floors_of(plan, policy)
+    try:
+        dataset = load_site(plan, site, path, _T1)
+    except DataError as error:
+        return DataReport(plan.study.name, False, error.problems, (), (), ())
+    problems: tuple[str, ...] = ()
+    try:
+        check_dataset(plan, dataset, floors)
+    except DataError as error:
+        problems = error.problems
+    return DataReport(
+        study=plan.study.name,
+        usable=not problems,
+        problems=problems,
+        counts=_counts(plan, dataset, floors),
+        left_out=tuple(Line(e.reason, shown_count(e.rows, floors)) for e in dataset.exclusions),
+        notes=dataset.notes,
+    )
+
+
+def _counts(plan: StudyPlan, dataset: SiteDataset, floors: Floors) -> tuple[Line, ...]:
+    lines = [Line("inputs of the model", str(len(dataset.layout.names)))]
+    word = "events" if plan.task.kind == "cox" else "positive rows"
+    for name, part in (
+        ("training", dataset.train),
+        ("validation", dataset.validation),
+        ("test", dataset.test),
+    ):
+        lines.append(Line(f"{name} rows", shown_count(len(part), floors)))
+        found = events(plan, part)
+        if found is not None:
+            lines.append(Line(f"{name} {word}", shown_count(found, floors)))
+    return tuple(lines)
+
+
+def shown_count(count: int, floors: Floors) -> str:
+    """A count, or that it is below the floor."""
+    return f"fewer than {floors.min_cell}" if is_small_cell(count, floors.min_cell) else str(count)

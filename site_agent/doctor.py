@@ -1,0 +1,101 @@
+"""`doctor`: everything that can stop this site, in the order in which it would, with the exact fault named.
+
+Configuration, then what is on this machine (`site_checks`), the way to the aggregator (`network_checks`), and
+what the aggregator thinks of this site. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.certificates import CertificateFacts, certificate_facts
+from common.errors import ConfigError, FedmapError, NotAllowedError
+from common.service_config import read_config
+from site_agent.config import SiteConfig
+from site_agent.connection import Connection, Greeting
+from site_agent.findings import Finding, failed, failed_by, passed, warned
+from site_agent.identity_files import read_identity
+from site_agent.network_checks import check_way
+from site_agent.renewal import credentials_of, read_authority
+from site_agent.routes import route_of
+from site_agent.site_checks import check_data, check_identity, check_policy, check_state
+
+SKEW_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How far this machine's clock is from the aggregator's; positive: this one is ahead."""
+
+    seconds: float
+
+    @property
+    def matters(self) -> bool:
+        return abs(self.seconds) > SKEW_SECONDS
+
+    def __str__(self) -> str:
+        return f"{abs(self.seconds):.0f} s {'ahead of' if self.seconds > 0 else 'behind'} the aggregator's"
+
+
+def skew_of(greeting: Greeting, now: datetime.datetime) -> Skew:
+    return Skew(now.timestamp() - greeting.time_unix_ms / 1000)
+
+
+def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
+    """Every check that can be made; one that needs what failed before it is left out."""
+    try:
+        config = read_config(path, SiteConfig)
+    except ConfigError as error:
+        return [failed_by("configuration", error)]
+    found = [passed("configuration", f"{path} is in order")]
+    found.append(check_policy(config))
+    found += check_state(config.site.state)
+    found += check_data(config)
+    try:
+        identity = read_identity(config.site.state)
+        authority = read_authority(config.aggregator.ca_bundle)
+        route = route_of(config.aggregator)
+    except FedmapError as error:
+        return [*found, failed_by("identity", error)]
+    found += check_identity(config, identity, now)
+    way = check_way(route, authority or identity.authority)
+    found += way
+    if all(finding.verdict != "fault" for finding in way):
+        with Connection(route, credentials_of(identity, authority)) as connection:
+            found += _aggregator(connection, certificate_facts(identity.certificate), now, version)
+    return found
+
+
+def _aggregator(
+    connection: Connection, facts: CertificateFacts, now: datetime.datetime, version: str
+) -> list[Finding]:
+    try:
+        greeting = connection.hello(version, seconds=15.0)
+    except NotAllowedError as error:
+        return [failed("aggregator", f"it does not let this site in: {error.message}", error.hint)]
+    except FedmapError as error:
+        return [
+            failed(
+                "aggregator",
+                f"TLS works, and the call still fails: {error.message}",
+                "The aggregator may have refused this site's certificate. " + error.hint,
+            )
+        ]
+    said = f"version {greeting.software_version} answers; this is a T{greeting.tier} site there"
+    return [passed("aggregator", said), _clock(skew_of(greeting, now), facts, now)]
+
+
+def _clock(skew: Skew, facts: CertificateFacts, now: datetime.datetime) -> Finding:
+    there = now - datetime.timedelta(seconds=skew.seconds)
+    if not facts.not_before <= there <= facts.not_after or not facts.not_before <= now <= facts.not_after:
+        return failed(
+            "clock",
+            f"this machine's clock is {skew}, more than the certificate's dates allow",
+            "Set this machine's clock; a time service (NTP) keeps it right.",
+        )
+    if skew.matters:
+        hint = "Set this machine's clock; a time service (NTP) keeps it right."
+        return warned("clock", f"this machine's clock is {skew}", hint)
+    return passed("clock", f"within {SKEW_SECONDS:g} s of the aggregator's")

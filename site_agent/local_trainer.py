@@ -1,0 +1,221 @@
+"""Does a task: rows, prior and the site's own model in, an answer's content and tensors out.
+
+Statistics, the first model, a round of local MAP estimation, the terms of a decision rule, scores. The same
+functions as in the simulator, in the same order, with the same seeds: a test demands the same bits. Nothing
+is read from disk, nothing is sent, and nothing is withheld for policy except what needs the rows themselves
+(small cells): the rest is the exit gate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.fitting import fit_sites
+from common.algorithm.local_fit import FailedFit, Model, SiteTask
+from common.algorithm.prior import initial_parameters
+from common.algorithm.seeding import derive_seed
+from common.algorithm.settings import FedmapSettings
+from common.answers import GLOBAL, PERSONAL, layout_digest, rule_answer, rule_of, score_message
+from common.contract.v1 import federation_pb2 as pb
+from common.data.scaling import scale_dataset
+from common.data.site_dataset import SiteDataset
+from common.disclosure import released_statistics
+from common.errors import FedmapError, IncompatibleError, ModelError, TrainingError
+from common.evaluation import DecisionRule, local_rule, rule_terms, score
+from common.metrics import SkippedMetric, metric_names
+from common.models import model_of
+from common.parameter_files import PriorFile, encode_parameters, encode_statistics, encode_theta
+from common.study_terms import StudyTerms
+from site_agent.failures import failure_answer
+from site_agent.policy import SitePolicy, floors_of
+
+Content = (
+    pb.StatisticsAnswer
+    | pb.InitialModelAnswer
+    | pb.FitAnswer
+    | pb.RuleAnswer
+    | pb.EvaluationAnswer
+    | pb.FailureAnswer
+)
+OnProgress = Callable[[str, float], None]  # stage, and the share of it that is done
+
+
+@dataclass(frozen=True)
+class Work:
+    """What came of a task, before the exit gate has looked at it."""
+
+    content: Content
+    tensors: bytes = b""
+    model: SiteParameters | None = None
+    """The site's own model after this round, exact: what leaves may be clipped, this is not."""
+    notes: tuple[str, ...] = ()
+    """What was left out already because it needs the rows to know; for the manifest."""
+    local_reason: str = ""
+    """Why the task failed, in full: for the site's own log and status, never sent."""
+
+
+def failed_work(error: FedmapError) -> Work:
+    """The answer of a task that could not be done, whatever the reason."""
+    return Work(failure_answer(error), local_reason=str(error))
+
+
+def use_one_thread() -> None:
+    """Results are then the same bits on every machine; the agent calls it once, before it trains."""
+    torch.set_num_threads(1)
+
+
+def perform(
+    task: pb.Task,
+    terms: StudyTerms,
+    dataset: SiteDataset,
+    prior: PriorFile | None,
+    own: SiteParameters | None,
+    policy: SitePolicy,
+    on_progress: OnProgress,
+) -> Work:
+    """Do one task. `dataset` is not scaled; `own` is the newest own model before this task's round.
+
+    A fit that fails is an answer too: the centre hears that it failed, the site's own log says why.
+    """
+    job = _Job(task, terms, dataset, model_of(terms.plan), own, policy, on_progress)
+    match task.kind:
+        case pb.TASK_KIND_STATISTICS:
+            return _statistics(job)
+        case pb.TASK_KIND_INITIALISE:
+            return _first_model(job)
+    if prior is None:
+        raise ModelError(
+            f"the task {task.id} came without a prior", hint="Ask the operator; the study may be damaged."
+        )
+    match task.kind:
+        case pb.TASK_KIND_FIT:
+            return _fit(job, prior)
+        case pb.TASK_KIND_RULE:
+            return _rule(job, prior)
+        case pb.TASK_KIND_EVALUATE:
+            return _evaluation(job, prior)
+    raise IncompatibleError(
+        f"the task {task.id} is of a kind that this agent does not know", hint="Update the site agent."
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: pb.Task
+    terms: StudyTerms
+    dataset: SiteDataset
+    model: Model
+    own: SiteParameters | None
+    policy: SitePolicy
+    on_progress: OnProgress
+
+    def scaled(self, prior: PriorFile) -> SiteDataset:
+        return scale_dataset(self.terms.plan, self.dataset, prior.scaler)
+
+
+def _statistics(job: _Job) -> Work:
+    job.on_progress("training", 0.0)
+    data = job.dataset
+    floor = floors_of(job.terms.plan, job.policy).min_cell
+    rows = torch.cat([data.train.features, data.validation.features])
+    released = released_statistics(rows, data.layout.scaled, floor)
+    notes = [f"{released.unscaled} inputs that are not scaled: mean and M2 sent as 0"] * bool(
+        released.unscaled
+    )
+    notes += [f"{released.rare} inputs with a small cell: sent as constant"] * bool(released.rare)
+    content = pb.StatisticsAnswer(
+        rows=released.statistics.rows, layout_digest=layout_digest(data.layout.names)
+    )
+    return Work(content, encode_statistics(released.statistics), notes=tuple(notes))
+
+
+def _first_model(job: _Job) -> Work:
+    network = job.model.network
+    theta = initial_parameters(network, job.terms.seed, job.dataset.site)
+    return Work(pb.InitialModelAnswer(), encode_theta(network, theta))
+
+
+def _fit(job: _Job, file: PriorFile) -> Work:
+    plan, number, prior = job.terms.plan, job.task.round, file.prior
+    settings = FedmapSettings(plan.prior, plan.training, plan.aggregation)
+    data = job.scaled(file)
+    start = SiteParameters(prior.mu, prior.buffers)
+    if job.own is not None and settings.training.start == "local":
+        start = job.own
+    seed = derive_seed(job.terms.seed, "fit", number, data.site)
+    task = SiteTask(start.theta, start.buffers, data.train, data.validation, seed)
+    job.on_progress("training", 0.0)
+    (fit,) = fit_sites(
+        job.model,
+        settings,
+        prior,
+        [task],
+        "autograd_likelihood",
+        on_epoch=lambda done, most: job.on_progress("training", done / most),
+    )
+    if isinstance(fit, FailedFit):
+        failure = TrainingError(
+            f"round {number}: {fit.reason}",
+            hint="Check the feature ranges; the operator can lower training.learning_rate in a new study.",
+        )
+        return failed_work(failure)
+    fitted = SiteParameters(fit.theta, fit.buffers)
+    content = pb.FitAnswer(loss=fit.loss / fit.rows, epochs=fit.epochs)
+    if fit.validation_loss is not None:
+        content.validation_loss = fit.validation_loss
+    if number % plan.rounds.evaluate_every == 0 or number in (1, job.terms.rounds):
+        job.on_progress("scoring", 0.0)
+        shared = SiteParameters(prior.mu, prior.buffers)
+        content.validation_scores.extend(
+            _validation_score(job, data, name, own) for name, own in ((PERSONAL, fitted), (GLOBAL, shared))
+        )
+    if fit.log_omega is None:
+        return Work(content, model=fitted)
+    content.log_omega = fit.log_omega
+    return Work(content, encode_parameters(job.model.network, fitted), fitted)
+
+
+def _validation_score(job: _Job, data: SiteDataset, name: str, own: SiteParameters) -> pb.Score:
+    """The plan's metric on validation rows, under the model's own rule."""
+    plan = job.terms.plan
+    rule = local_rule(plan, job.model, own, data.train, data.validation)
+    (result,) = score(plan, job.model, own, rule, data.validation, data.train, only=[plan.task.metric])
+    return score_message(name, result)
+
+
+def _rule(job: _Job, file: PriorFile) -> Work:
+    job.on_progress("scoring", 0.0)
+    plan, data = job.terms.plan, job.scaled(file)
+    shared = SiteParameters(file.prior.mu, file.prior.buffers)
+    floor = floors_of(plan, job.policy).min_cell
+    content, tensors = rule_answer(rule_terms(plan, job.model, shared, data.train, data.validation, floor))
+    return Work(content, tensors)
+
+
+def _evaluation(job: _Job, file: PriorFile) -> Work:
+    """Scores of both models on test rows, which nothing has touched before."""
+    plan, data = job.terms.plan, job.scaled(file)
+    scores: list[pb.Score] = []
+    job.on_progress("scoring", 0.0)
+    if job.own is None:
+        reason = "no fit of this site succeeded"
+        scores += [score_message(PERSONAL, SkippedMetric(n, reason)) for n in metric_names(plan.task.kind)]
+    else:
+        rule = local_rule(plan, job.model, job.own, data.train, data.validation)
+        scores += _test_scores(job, data, PERSONAL, job.own, rule)
+    job.on_progress("scoring", 0.5)
+    shared = SiteParameters(file.prior.mu, file.prior.buffers)
+    scores += _test_scores(job, data, GLOBAL, shared, rule_of(job.task.rule))
+    return Work(pb.EvaluationAnswer(scores=scores))
+
+
+def _test_scores(
+    job: _Job, data: SiteDataset, name: str, own: SiteParameters, rule: DecisionRule
+) -> list[pb.Score]:
+    follow_up = data.train if len(data.train) else data.test
+    results = score(job.terms.plan, job.model, own, rule, data.test, follow_up)
+    return [score_message(name, result) for result in results]

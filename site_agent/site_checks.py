@@ -1,0 +1,179 @@
+"""What `doctor` looks at on this machine: policy, state folder, disk, data files, identity.
+
+Of the patients' files it asks only whether they can be opened. The network is `network_checks`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from common.certificates import CertificateFacts, Identity, certificate_facts
+from common.durable_files import storage_error
+from common.errors import FedmapError
+from common.pki import fits
+from site_agent.config import SiteConfig
+from site_agent.findings import Finding, failed, failed_by, passed, warned
+from site_agent.identity_files import SiteIdentity, open_to_others
+from site_agent.policy import read_policy
+from site_agent.renewal import renewal_time
+
+LOW_BYTES, ENOUGH_BYTES = 256 << 20, 2 << 30
+
+
+def check_policy(config: SiteConfig) -> Finding:
+    try:
+        policy = read_policy(config.policy.file)
+    except FedmapError as error:
+        return failed_by("policy", error)
+    return passed("policy", f"{config.policy.file} is in order; egress is {policy.egress}")
+
+
+def check_state(folder: Path) -> list[Finding]:
+    if not folder.is_dir():
+        return [
+            warned(
+                "state folder",
+                f"{folder} is not there yet",
+                "It is made by `fedmap-site enrol`; or correct [site] state.",
+            )
+        ]
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        who = f"user {os.getuid()}"
+        hint = f"Give {who} the folder: chown -R {os.getuid()} {folder}"
+        return [failed("state folder", f"{folder} cannot be read and written by {who}", hint)]
+    found = [_privacy(folder), _writing(folder), _space(folder)]
+    return [finding for finding in found if finding is not None]
+
+
+def _privacy(folder: Path) -> Finding:
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        return warned(
+            "state folder",
+            f"other accounts on this machine can look into {folder}",
+            f"Close it to them: chmod 700 {folder}",
+        )
+    return passed("state folder", f"{folder} is this account's alone")
+
+
+def _writing(folder: Path) -> Finding | None:
+    """A read-only file system refuses what the permissions would allow."""
+    probe = folder / f".doctor-{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return failed_by("state folder", storage_error(error, folder))
+    return None
+
+
+def _space(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    text = f"{free / (1 << 30):.1f} GiB free under {folder}"
+    if free < LOW_BYTES:
+        return failed("disk", text, "Free some space: the agent cannot keep models and answers.")
+    if free < ENOUGH_BYTES:
+        return warned("disk", text, "Free some space soon: large models take some gigabytes.")
+    return passed("disk", text)
+
+
+def check_data(config: SiteConfig) -> list[Finding]:
+    paths = {**config.data.files}
+    if config.data.file is not None:
+        paths["every other study" if paths else "every study"] = config.data.file
+    if not paths:
+        return [
+            warned(
+                "data",
+                "no patients' file is named",
+                "Name it under [data] file, or by study under [data.files]; without one, tasks fail.",
+            )
+        ]
+    return [_data_file(name, path) for name, path in sorted(paths.items())]
+
+
+def _data_file(name: str, path: Path) -> Finding:
+    try:
+        if path.is_dir():
+            count = sum(1 for _ in path.iterdir())
+            return passed("data", f"{name}: {path} is a folder of {count} files and can be read")
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        return failed(
+            "data", f"{name}: {path} is not there", "Correct the path under [data], or mount the disk."
+        )
+    except OSError as error:
+        return failed(
+            "data",
+            f"{name}: {path} cannot be opened: {(error.strerror or 'unknown').lower()}",
+            f"Let user {os.getuid()} read it; reading is all the agent does.",
+        )
+    return passed("data", f"{name}: {path} can be read ({path.stat().st_size:,} bytes)")
+
+
+def check_identity(config: SiteConfig, identity: SiteIdentity, now: datetime.datetime) -> list[Finding]:
+    found = []
+    exposed = open_to_others(config.site.state)
+    if exposed:
+        found.append(
+            failed(
+                "private key",
+                f"other accounts on this machine can read {', '.join(exposed)}",
+                "Close them (chmod 600); if someone may have looked, ask the operator for a new invitation.",
+            )
+        )
+    try:
+        facts = certificate_facts(identity.certificate)
+        belongs = fits(identity.key, identity.certificate)
+    except FedmapError as error:
+        return [*found, failed_by("certificate", error)]
+    if not belongs:
+        found.append(
+            failed(
+                "certificate",
+                "the private key does not belong to the certificate",
+                "Restore the identities folder from one backup, or enrol again with a new invitation.",
+            )
+        )
+    if facts.identity != Identity("site", config.site.name):
+        found.append(
+            failed(
+                "certificate",
+                f"the certificate is for {facts.identity or 'nobody in a federation'}, "
+                f"the configuration says site {config.site.name}",
+                "Correct [site] name, or enrol under this name.",
+            )
+        )
+    found.append(_dates(facts, identity.external, now))
+    return found
+
+
+def _dates(facts: CertificateFacts, external: bool, now: datetime.datetime) -> Finding:
+    ends = f"{facts.not_after:%Y-%m-%d %H:%M} UTC"
+    if now >= facts.not_after:
+        return failed(
+            "certificate",
+            f"the certificate ended on {ends}, by this machine's clock ({now:%Y-%m-%d %H:%M} UTC)",
+            "If the clock is right: ask the operator for a new invitation, then `fedmap-site enrol --again`.",
+        )
+    if now < facts.not_before:
+        return failed(
+            "certificate",
+            f"the certificate is valid from {facts.not_before:%Y-%m-%d %H:%M} UTC, "
+            f"and this machine's clock says {now:%Y-%m-%d %H:%M} UTC",
+            "Set this machine's clock; a time service (NTP) keeps it right.",
+        )
+    if now >= renewal_time(facts):
+        how = (
+            "have your PKI issue a new one"
+            if external
+            else "keep `fedmap-site run` running: it renews by itself"
+        )
+        return warned(
+            "certificate", f"the certificate ends on {ends} and should be renewed", f"To renew: {how}."
+        )
+    return passed("certificate", f"key and certificate fit; valid until {ends}")

@@ -1,0 +1,228 @@
+"""The commands as their users run them: real processes, local ones first, then against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from aggregator.config import AggregatorConfig
+from aggregator.config_file import write_first_config
+from aggregator.initialise import initialise
+from aggregator.operator_profile import OperatorProfile, profile_text, read_profile
+from common.errors import ConfigError
+from common.service_config import read_config
+
+ROOT = Path(__file__).parents[2]
+PLAN = ROOT / "lab" / "plans" / "interval.toml"
+
+
+def aggregator(folder: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a folder, without the settings of whoever runs the tests."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("FEDMAP_")}
+    return subprocess.run(
+        [sys.executable, "-m", "aggregator.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where `init` has run."""
+    write_first_config(tmp_path / "aggregator.toml", f"localhost:{free_port()}", Path("state"))
+    config = read_config(tmp_path / "aggregator.toml", AggregatorConfig)
+    initialise(config, "admin", datetime.now(UTC))
+    return tmp_path
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, contextlib, aggregator.cli as cli\n"
+        "with contextlib.suppress(SystemExit): cli.app(['--help'])\n"
+        "print(sorted({'torch', 'sqlalchemy', 'grpc', 'numpy', 'cryptography'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_init_writes_a_configuration_an_identity_and_a_private_profile(folder: Path) -> None:
+    pki = folder / "state" / "pki"
+    assert (folder / "aggregator.toml").is_file()
+    assert (pki / "joining.pem").is_file()
+    for secret in (pki / "operator.toml", pki / "ca.key", pki / "server.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "state").stat().st_mode) == 0o700
+
+
+def test_init_tells_what_it_made(tmp_path: Path) -> None:
+    done = aggregator(tmp_path, "init", "--address", "localhost:8443")
+    assert "CA fingerprint    SHA256:" in done.stdout
+    assert "joining.pem" in done.stdout
+    assert "Next: fedmap-aggregator serve" in done.stdout
+
+
+def test_init_in_json_is_json_alone(tmp_path: Path) -> None:
+    done = aggregator(tmp_path, "init", "--address", "localhost:8443", "--json")
+    made = json.loads(done.stdout)
+    assert made["ca_fingerprint"].startswith("SHA256:")
+    assert Path(made["operator_profile"]).is_file()
+
+
+def test_a_second_init_changes_nothing_and_says_why(folder: Path) -> None:
+    before = (folder / "state" / "pki" / "ca.pem").read_bytes()
+    done = aggregator(folder, "init")
+    assert done.returncode == 1
+    assert "conflict" in done.stderr
+    assert "hint:" in done.stderr
+    assert (folder / "state" / "pki" / "ca.pem").read_bytes() == before
+
+
+def test_init_without_an_address_or_a_file_asks_for_one(tmp_path: Path) -> None:
+    done = aggregator(tmp_path, "init")
+    assert done.returncode == 1
+    assert "--address" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_check_config_names_every_fault_at_once(tmp_path: Path) -> None:
+    (tmp_path / "aggregator.toml").write_text(
+        '[server]\nadress = "x:1"\nstate = "s"\n[log]\nlevel = "loud"\n[limit]\n'
+    )
+    done = aggregator(tmp_path, "check-config")
+    assert done.returncode == 1
+    for word in ("server.adress", "did you mean `address`", "log.level", "limit", "hint:"):
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_check_config_shows_what_is_in_effect(folder: Path) -> None:
+    shown = json.loads(aggregator(folder, "check-config", "--json").stdout)
+    assert shown["settings"]["limits.max_answer_mib"] == 2048
+    assert shown["settings"]["server.listen"].startswith("0.0.0.0:")
+
+
+def test_the_configuration_is_found_through_the_environment(folder: Path) -> None:
+    done = aggregator(Path("/"), "check-config", FEDMAP_AGGREGATOR_CONFIG=str(folder / "aggregator.toml"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_in_json_mode_is_json_too(tmp_path: Path) -> None:
+    done = aggregator(tmp_path, "check-config", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stderr)["error"] == "config"
+
+
+def test_an_unknown_command_is_wrong_usage(tmp_path: Path) -> None:
+    assert aggregator(tmp_path, "conquer").returncode == 2
+
+
+def test_doctor_passes_a_fresh_aggregator_and_exits_3_for_a_fault(folder: Path) -> None:
+    done = aggregator(folder, "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "fail" not in done.stdout
+    (folder / "state" / "pki" / "ca.key").unlink()
+    done = aggregator(folder, "doctor", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["status"] == "fail"
+
+
+def test_an_operator_command_without_any_profile_says_what_to_give(tmp_path: Path) -> None:
+    done = aggregator(tmp_path, "status")
+    assert done.returncode == 1
+    assert "--profile" in done.stderr
+
+
+def test_an_aggregator_that_does_not_run_is_unreachable_with_a_hint(folder: Path) -> None:
+    done = aggregator(folder, "status")
+    assert done.returncode == 1
+    assert "error (unreachable)" in done.stderr
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_faulty_plan_is_refused_before_anything_is_sent(folder: Path) -> None:
+    (folder / "plan.toml").write_text(PLAN.read_text().replace("balanced_accuracy", "beauty"))
+    done = aggregator(folder, "study", "create", "plan.toml")
+    assert done.returncode == 1
+    assert "error (plan)" in done.stderr
+    assert "task.metric" in done.stderr
+
+
+def test_operators_are_added_listed_and_revoked_without_the_service(folder: Path) -> None:
+    added = aggregator(folder, "operator", "add", "kim", "--out", "kim.toml")
+    assert added.returncode == 0, added.stderr
+    assert stat.S_IMODE((folder / "kim.toml").stat().st_mode) == 0o600
+    assert read_profile(folder / "kim.toml").name == "kim"
+    revoked = aggregator(folder, "operator", "revoke", "admin", "--json")
+    assert json.loads(revoked.stdout)["revoked_certificates"] == 1
+    listed = json.loads(aggregator(folder, "operator", "list", "--json").stdout)
+    assert [(row["operator"], row["revoked_unix_ms"] is None) for row in listed] == [
+        ("admin", False),
+        ("kim", True),
+    ]
+
+
+def test_an_unknown_operator_is_not_found(folder: Path) -> None:
+    done = aggregator(folder, "operator", "revoke", "nobody")
+    assert done.returncode == 1
+    assert "not_found" in done.stderr
+
+
+def test_an_operator_profile_is_never_written_over(folder: Path) -> None:
+    (folder / "kim.toml").write_text("mine")
+    done = aggregator(folder, "operator", "add", "kim", "--out", "kim.toml")
+    assert done.returncode == 1
+    assert (folder / "kim.toml").read_text() == "mine"
+
+
+PEM = "-----BEGIN X-----\nabc\n-----END X-----\n"
+
+
+def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    for proxy in ("", "http://proxy:3128"):
+        profile = OperatorProfile("kim", "host:1", PEM, PEM, PEM, proxy)
+        path.write_text(profile_text(profile))
+        path.chmod(0o600)
+        assert read_profile(path) == profile
+
+
+def test_a_profile_never_shows_its_key() -> None:
+    assert "abc" not in repr(OperatorProfile("kim", "host:1", PEM, PEM, PEM))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("not toml", "not valid TOML"),
+        ('name = "kim"', "address is missing"),
+        (profile_text(OperatorProfile("kim", "host", PEM, PEM, PEM)), "host:port"),
+        (profile_text(OperatorProfile("kim", "host:1", "x", PEM, PEM)), "ca is not in PEM form"),
+        (profile_text(OperatorProfile("kim", "host:1", PEM, PEM, PEM)) + "more = 1\n", "more: unknown key"),
+    ],
+)
+def test_a_faulty_profile_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=problem):
+        read_profile(path)

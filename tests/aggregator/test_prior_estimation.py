@@ -1,0 +1,348 @@
+"""Estimation in its own process: the algorithm's numbers bit for bit, and every way to lose the process."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.coordinator_state import GlobalRule
+from aggregator.estimation_messages import (
+    EstimatedRound,
+    InitialPrior,
+    NextPrior,
+    PoolRule,
+    PoolStatistics,
+    SiteRule,
+    SiteStatistics,
+    SiteUpdate,
+    reply_of,
+    request_of,
+    to_line,
+)
+from aggregator.estimation_worker import estimate
+from aggregator.prior_estimation import EstimationWorker
+from aggregator.store.blobs import BlobStore
+from common.algorithm.aggregation import next_prior
+from common.algorithm.prior import initial_prior
+from common.algorithm.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics
+from common.decision_rules import RuleTerms, pool_rule
+from common.digests import sha256_hex
+from common.errors import ModelError, NotFoundError, TrainingError
+from common.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
+from common.plan.inputs import planned_inputs
+from tests.aggregator import small_study as made
+from tests.aggregator.small_study import Small
+
+BINARY = made.small()
+SURVIVAL = made.small(made.SURVIVAL)
+LONGEST = 60  # seconds; only a defect takes that long
+OTHER_LAYOUT = sha256_hex(b"other inputs")
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+@pytest.fixture
+def worker(tmp_path: Path, blobs: BlobStore) -> Iterator[EstimationWorker]:  # noqa: ARG001 - makes the folder
+    with EstimationWorker(tmp_path / "blobs") as running:
+        yield running
+
+
+def _prior_file(study: Small) -> PriorFile:
+    network = study.model.network
+    prior = initial_prior(network, study.terms.plan.prior, network.initialise(9))
+    return PriorFile(prior, Scaler(torch.zeros(network.inputs), torch.ones(network.inputs)))
+
+
+def _round(study: Small, blobs: BlobStore, sites: int = 3) -> NextPrior:
+    start = encode_prior(study.model.network, study.terms.plan.prior, _prior_file(study))
+    updates = tuple(
+        SiteUpdate(f"site-{k}", -0.1 * k - 1 / 3, blobs.put(made.fit_bytes(study, seed=k)))
+        for k in range(sites)
+    )
+    return NextPrior(study.terms.to_json(), blobs.put(start), updates)
+
+
+def _statistics(blobs: BlobStore, layouts: dict[str, str]) -> PoolStatistics:
+    sites = [
+        SiteStatistics(site, 40 + k, layout, blobs.put(encode_statistics(_sums(k))))
+        for k, (site, layout) in enumerate(layouts.items())
+    ]
+    return PoolStatistics(BINARY.terms.to_json(), tuple(sites))
+
+
+def _sums(k: int) -> FeatureStatistics:
+    one = made.statistics(40 + k)
+    return FeatureStatistics(one.rows, one.mean + k, one.m2)
+
+
+# --- the numbers
+
+
+@pytest.mark.parametrize("study", [BINARY, SURVIVAL], ids=["convex", "quadratic"])
+def test_the_process_gives_the_algorithms_next_prior_bit_for_bit(
+    study: Small, worker: EstimationWorker, blobs: BlobStore
+) -> None:
+    request = _round(study, blobs)
+    found = worker.submit(request).result(LONGEST)
+    plan, network = study.terms.plan, study.model.network
+    step = next_prior(
+        network.spec,
+        plan.prior,
+        plan.aggregation,
+        _prior_file(study).prior,
+        {update.site: update.log_omega for update in request.updates},
+        lambda site: made.parameters(study, seed=int(site.removeprefix("site-"))),
+    )
+    expected = encode_prior(network, plan.prior, PriorFile(step.prior, _prior_file(study).scaler))
+    assert found.prior_digest == sha256_hex(expected)
+    assert found.prior_size == len(expected)
+    assert blobs.existing(found.prior_digest).read_bytes() == expected
+    assert (found.weights, found.penalty, found.convex_penalty) == (
+        step.weights,
+        step.penalty,
+        step.convex_penalty,
+    )
+
+
+def test_statistics_become_the_scaler_of_the_first_prior(blobs: BlobStore) -> None:
+    pooled = estimate(_statistics(blobs, {"a": made.LAYOUT, "b": made.LAYOUT}), blobs)
+    assert pooled.kind == "statistics"
+    assert (pooled.rows, pooled.excluded) == (81, {})
+    network, plan = BINARY.model.network, BINARY.terms.plan
+    theta = blobs.put(made.theta_bytes(BINARY, seed=4))
+    first = estimate(InitialPrior(BINARY.terms.to_json(), pooled.scaler_digest, theta), blobs)
+    assert first.kind == "initialise"
+    file = decode_prior(network, plan.prior, blobs.existing(first.prior_digest))
+    scaler = make_scaler(pool_statistics({"a": _sums(0), "b": _sums(1)}), planned_inputs(plan).scaled)
+    assert torch.equal(file.scaler.mean, scaler.mean)
+    assert torch.equal(file.scaler.deviation, scaler.deviation)
+    assert torch.equal(file.prior.mu, network.initialise(4))
+    assert torch.equal(file.prior.psi, initial_prior(network, plan.prior, network.initialise(4)).psi)
+
+
+def test_sites_with_other_inputs_than_most_are_left_out_by_name(blobs: BlobStore) -> None:
+    layouts = {"a": OTHER_LAYOUT, "b": made.LAYOUT, "c": made.LAYOUT}
+    pooled = estimate(_statistics(blobs, layouts), blobs)
+    assert pooled.kind == "statistics"
+    assert list(pooled.excluded) == ["a"]
+    assert "inputs differ" in pooled.excluded["a"]
+    assert pooled.rows == 41 + 42
+
+
+def test_of_equally_many_the_smallest_name_stays(blobs: BlobStore) -> None:
+    layouts = {"d": made.LAYOUT, "c": made.LAYOUT, "b": OTHER_LAYOUT, "a": OTHER_LAYOUT}
+    pooled = estimate(_statistics(blobs, layouts), blobs)
+    assert pooled.kind == "statistics"
+    assert sorted(pooled.excluded) == ["c", "d"]
+
+
+def test_the_threshold_is_pooled_as_the_lab_does(blobs: BlobStore) -> None:
+    sites = (SiteRule("a", 0.3, 10, 0, ""), SiteRule("b", 0.5, 30, 0, ""), SiteRule("c", None, 0, 0, ""))
+    result = estimate(PoolRule(BINARY.terms.to_json(), sites), blobs)
+    assert result.kind == "rule"
+    assert result.rule.threshold == pytest.approx(0.45)
+    assert reply_of(to_line(result)) == result
+
+
+def test_the_baseline_is_pooled_on_the_plans_grid(blobs: BlobStore) -> None:
+    digest = blobs.put(made.baseline_bytes())
+    sites = (SiteRule("a", None, 0, 0, digest), SiteRule("b", None, 0, 0, digest))
+    result = estimate(PoolRule(SURVIVAL.terms.to_json(), sites), blobs)
+    assert result.kind == "rule"
+    terms = {name: RuleTerms(baseline=made.baseline()) for name in ("a", "b")}
+    hazard = pool_rule(SURVIVAL.terms.plan, terms).baseline
+    assert hazard is not None
+    assert result.rule == GlobalRule(None, "", hazard.grid, tuple(hazard.cumulative.tolist()))
+    assert reply_of(to_line(result)) == result
+
+
+@given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)))
+def test_no_bit_of_a_number_is_lost_between_the_processes(weights: dict[str, float]) -> None:
+    result = EstimatedRound("0" * 64, 1, weights, 0.1, -0.0)
+    assert reply_of(to_line(result)) == result
+    request = NextPrior("{}", "", tuple(SiteUpdate(site, value, "") for site, value in weights.items()))
+    assert request_of(to_line(request)) == request
+
+
+def test_files_with_tensors_in_another_order_are_read_by_name(blobs: BlobStore) -> None:
+    """A second layout among the updates: what was learnt of the first must not be used on it."""
+    request = _round(BINARY, blobs, sites=4)
+    mixed = list(request.updates)
+    for k in (1, 3):
+        data = made.reordered(made.fit_bytes(BINARY, seed=k))
+        mixed[k] = replace(mixed[k], tensors_digest=blobs.put(data))
+    assert mixed[1].tensors_digest != request.updates[1].tensors_digest
+    assert estimate(replace(request, updates=tuple(mixed)), blobs) == estimate(request, blobs)
+
+
+# --- bad blobs
+
+
+def test_an_update_that_is_gone_fails_the_request_and_not_the_process(
+    worker: EstimationWorker, blobs: BlobStore
+) -> None:
+    request = _round(BINARY, blobs)
+    blobs.existing(request.prior_digest).unlink()
+    with pytest.raises(NotFoundError, match="no blob") as missing:
+        worker.submit(request).result(LONGEST)
+    assert missing.value.hint
+    pid = worker.pid
+    assert worker.submit(_round(BINARY, blobs)).result(LONGEST).prior_size > 0
+    assert worker.pid == pid
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_blob_that_went_bad_on_disk_does_not_reach_the_prior(
+    bad: float, place: int, blobs: BlobStore
+) -> None:
+    """The first of a layout is read strictly; the others are caught where they are summed."""
+    request = _round(BINARY, blobs)
+    path = blobs.existing(request.updates[place].tensors_digest)
+    path.write_bytes(made.poisoned(path.read_bytes(), "trunk.0.weight", bad))
+    with pytest.raises(ModelError, match="not finite"):
+        estimate(request, blobs)
+
+
+def test_a_blob_that_was_cut_short_does_not_reach_the_prior(blobs: BlobStore) -> None:
+    request = _round(BINARY, blobs)
+    path = blobs.existing(request.updates[2].tensors_digest)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ModelError):
+        estimate(request, blobs)
+
+
+# --- the process
+
+
+def _stopped(worker: EstimationWorker, blobs: BlobStore) -> int:
+    """The process, alive and made to stand still: what it was asked from now on is never answered."""
+    worker.submit(_round(SURVIVAL, blobs)).result(LONGEST)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    return worker.pid
+
+
+def test_a_process_killed_at_work_fails_its_request_and_the_next_starts_another(
+    worker: EstimationWorker, blobs: BlobStore
+) -> None:
+    pid = _stopped(worker, blobs)
+    request = _round(BINARY, blobs)
+    lost = worker.submit(request)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(TrainingError, match="signal 9") as crash:
+        lost.result(LONGEST)
+    assert "memory" in crash.value.hint
+    assert worker.submit(request).result(LONGEST).prior_size > 0
+    assert worker.pid != pid
+
+
+def test_submit_does_not_wait_for_a_process_that_stands_still(
+    worker: EstimationWorker, blobs: BlobStore
+) -> None:
+    _stopped(worker, blobs)
+    many = tuple(SiteUpdate(f"site-{k}", -1.0, "0" * 64) for k in range(20_000))  # more than a pipe holds
+    request = replace(_round(BINARY, blobs), updates=many)
+    waiting = [worker.submit(request) for _ in range(3)]
+    assert not any(future.done() for future in waiting)
+
+
+def test_close_ends_a_busy_process_and_cancels_what_was_asked(
+    worker: EstimationWorker, blobs: BlobStore
+) -> None:
+    pid = _stopped(worker, blobs)
+    futures = [worker.submit(_round(BINARY, blobs)) for _ in range(2)]
+    worker.close()
+    for future in (*futures, worker.submit(_round(BINARY, blobs))):
+        with pytest.raises(CancelledError):
+            future.result(LONGEST)
+    assert worker.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ((sys.executable, "-c", "print('hello', flush=True); input()"), "ended before it had a result"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), "exit code 3|ended before"),
+        (("/no/such/program",), "could not be started"),
+    ],
+)
+def test_a_process_that_cannot_do_its_work_is_an_error(
+    command: tuple[str, ...], what: str, tmp_path: Path, blobs: BlobStore
+) -> None:
+    with EstimationWorker(tmp_path / "blobs", command) as broken:
+        for _ in range(2):
+            with pytest.raises(TrainingError, match=what):
+                broken.submit(_round(BINARY, blobs)).result(LONGEST)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from aggregator.estimation_messages import PoolRule
+from aggregator.prior_estimation import EstimationWorker
+worker = EstimationWorker(Path(sys.argv[1]))
+worker.submit(PoolRule(sys.argv[2], ())).result()
+print(worker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_killed_parent_takes_its_process_along_even_in_the_middle_of_work(tmp_path: Path) -> None:
+    """The process stands still, so that it cannot see its requests end: the kernel has to end it."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "blobs"), BINARY.terms.to_json()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent:
+        child = os.pidfd_open(pid := int(parent.stdout.readline()))
+        os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+        parent.wait(LONGEST)
+        gone = select.poll()
+        gone.register(child, select.POLLIN)
+        assert gone.poll(LONGEST * 1000), "the process outlived its parent"
+        os.close(child)
+
+
+def test_the_process_ends_when_its_requests_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), str(os.getpid())]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=LONGEST, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_process_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), "1"]
+    request = to_line(PoolRule(BINARY.terms.to_json(), ()))
+    done = subprocess.run(command, input=request, capture_output=True, timeout=LONGEST, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_defect_is_told_without_what_it_quotes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), str(os.getpid())]
+    done = subprocess.run(command, input=b"patient 4711\n", capture_output=True, timeout=LONGEST, check=False)
+    assert done.returncode != 0
+    assert b"program_failed" in done.stderr
+    assert b"4711" not in done.stderr

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from aggregator.message_json import message_json
+from aggregator.results import summary_of, write_results
+from common.contract.v1 import operator_pb2 as pb
+from common.errors import ConflictError
+
+TIERS = {"alpha": 1, "beta": 1}
+
+
+def study(name: str = "iron") -> pb.StudyStatus:
+    return pb.StudyStatus(
+        study=name,
+        phase="complete",
+        rounds=2,
+        metric="auroc",
+        members=[
+            pb.MemberStatus(site="alpha", membership="approved"),
+            pb.MemberStatus(site="beta", membership="approved"),
+            pb.MemberStatus(site="gamma", membership="left", reason="withdrew"),
+        ],
+        history=[pb.RoundStatus(round=1, answered=2, members=2, loss=0.5, closed_unix_ms=1_700_000_000_000)],
+        scores=[
+            pb.SiteScore(site="alpha", region="North", model="personal", metric="auroc", value=0.8),
+            pb.SiteScore(site="alpha", region="North", model="global", metric="auroc", value=0.7),
+            pb.SiteScore(site="beta", region="South", model="personal", metric="auroc", value=0.9),
+            pb.SiteScore(site="beta", region="South", model="global", metric="auroc", note="below the floor"),
+        ],
+        refusals=[pb.Refusal(site="beta", task_id="round-1", code="rejected", reason="=cmd()", at_unix_ms=1)],
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_metrics_have_the_columns_of_the_lab_and_the_global_model_its_suffix(tmp_path: Path) -> None:
+    write_results(study(), TIERS, tmp_path / "out")
+    metrics = rows(tmp_path / "out" / "metrics.csv")
+    assert list(metrics[0]) == ["tier", "site", "region", "metric", "value"]
+    assert [(row["site"], row["metric"], row["value"]) for row in metrics] == [
+        ("alpha", "auroc", "0.8"),
+        ("alpha", "auroc_global", "0.7"),
+        ("beta", "auroc", "0.9"),
+    ]
+
+
+def test_a_score_that_was_not_given_is_listed_with_its_reason(tmp_path: Path) -> None:
+    write_results(study(), TIERS, tmp_path / "out")
+    (skipped,) = rows(tmp_path / "out" / "skipped.csv")
+    assert (skipped["site"], skipped["metric"], skipped["reason"]) == (
+        "beta",
+        "auroc_global",
+        "below the floor",
+    )
+
+
+def test_rounds_leave_absent_values_empty(tmp_path: Path) -> None:
+    write_results(study(), TIERS, tmp_path / "out")
+    (closed,) = rows(tmp_path / "out" / "rounds.csv")
+    assert (closed["loss"], closed["validation_loss"]) == ("0.5", "")
+    assert closed["closed_at"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_reason_from_a_site_is_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
+    write_results(study(), TIERS, tmp_path / "out")
+    (refusal,) = rows(tmp_path / "out" / "refusals.csv")
+    assert refusal["reason"] == "'=cmd()"
+
+
+def test_the_summary_has_medians_over_sites_and_who_took_no_part(tmp_path: Path) -> None:
+    write_results(study(), TIERS, tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary == summary_of(study(), TIERS)
+    assert summary["sites"] == ["alpha", "beta"]
+    assert summary["excluded_sites"] == [{"site": "gamma", "membership": "left", "reason": "withdrew"}]
+    own, shared = summary["summary"]
+    assert (own["model"], own["sites"]) == ("personal", 2)
+    assert own["median"] == pytest.approx(0.85)
+    assert (shared["sites"], shared["skipped"]) == (1, 1)
+
+
+def test_results_of_the_same_study_are_replaced_and_others_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_results(study(), TIERS, out)
+    write_results(study(), TIERS, out)
+    with pytest.raises(ConflictError, match="something other"):
+        write_results(study("other"), TIERS, out)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(ConflictError):
+        write_results(study(), TIERS, tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+
+
+def test_a_study_without_scores_gives_empty_tables_and_no_nan(tmp_path: Path) -> None:
+    write_results(pb.StudyStatus(study="young", phase="aborted"), {}, tmp_path / "out")
+    assert rows(tmp_path / "out" / "metrics.csv") == []
+    assert "NaN" not in (tmp_path / "out" / "summary.json").read_text()
+
+
+def test_json_of_a_message_has_numbers_as_numbers_and_absent_as_null() -> None:
+    value = message_json(pb.GetStatusResponse(studies=[study()], time_unix_ms=5))
+    assert json.loads(json.dumps(value)) == value
+    assert value["time_unix_ms"] == 5
+    assert isinstance(value["studies"], list)
+    assert isinstance(value["studies"][0], dict)
+    scores = value["studies"][0]["scores"]
+    assert isinstance(scores, list)
+    assert isinstance(scores[3], dict)
+    assert scores[3]["value"] is None
+
+
+def test_json_of_bytes_is_base64() -> None:
+    assert message_json(pb.ImportDropResponse(reply=b"\x00\xff"))["reply"] == "AP8="

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console, RenderableType
+
+from aggregator.status_view import overview, span, standing, status_line, study_view
+from aggregator.status_watch import LOST, LineDisplay, LiveDisplay, follow
+from common.contract.v1 import operator_pb2 as pb
+from common.errors import UnreachableError
+
+MINUTE = 60_000
+NOW = 1_800_000_000_000
+
+
+def rendered(view: RenderableType) -> str:
+    console = Console(width=160, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def member(site: str, answer: str = "waiting", **more: object) -> pb.MemberStatus:
+    made = pb.MemberStatus(site=site, region="North", membership="approved", answer=answer)
+    made.MergeFrom(pb.MemberStatus(**more))  # type: ignore[arg-type]
+    return made
+
+
+def running_study() -> pb.StudyStatus:
+    return pb.StudyStatus(
+        study="iron",
+        title="Iron deficiency",
+        phase="rounds",
+        round=3,
+        rounds=10,
+        task_id="round-3",
+        opened_unix_ms=NOW - 30 * MINUTE,
+        deadline_unix_ms=NOW - 5 * MINUTE,
+        waiting_for="Waiting for updates from beta (1 of 2 usable answer(s) so far).",
+        terms_digest="ab" * 32,
+        quorum=2,
+        metric="auroc",
+        members=[
+            member("alpha", "accepted"),
+            member("beta", stage="training", progress=0.4, late=True),
+            member("gamma", late=True, silent=True),
+            member("delta", "rejected"),
+            pb.MemberStatus(site="epsilon", membership="excluded", reason="had not approved"),
+        ],
+        history=[
+            pb.RoundStatus(round=1, answered=4, members=4, loss=0.61, penalty=0.01, largest_weight=0.3),
+            pb.RoundStatus(round=2, answered=3, members=4, loss=0.55, personal_metric=0.771),
+        ],
+        refusals=[
+            pb.Refusal(
+                site="delta", task_id="round-3", code="rejected", reason="not finite", at_unix_ms=NOW - MINUTE
+            )
+        ],
+    )
+
+
+def finished_study() -> pb.StudyStatus:
+    study = pb.StudyStatus(study="iron", phase="complete", round=2, rounds=2, metric="auroc", quorum=2)
+    for site, own, shared in (("alpha", 0.81, 0.78), ("beta", 0.71, 0.74), ("gamma", 0.76, None)):
+        study.scores.append(pb.SiteScore(site=site, model="personal", metric="auroc", value=own))
+        study.scores.append(pb.SiteScore(site=site, model="global", metric="auroc", value=shared))
+    study.scores.append(pb.SiteScore(site="alpha", model="personal", metric="brier", value=0.2))
+    return study
+
+
+def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> None:
+    text = rendered(study_view(running_study(), NOW))
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "answered" in lines["alpha"]
+    assert "late" in lines["beta"]
+    assert "training 40%" in lines["beta"]
+    assert "silent" in lines["gamma"]
+    assert "excluded" in lines["epsilon"]
+    assert "had not approved" in lines["epsilon"]
+    assert "2 of 10 rounds" in text
+    assert "deadline passed 5 min ago" in text
+    assert "Waiting for updates from beta" in text
+
+
+def test_metrics_by_round_and_refusals_are_shown() -> None:
+    text = rendered(study_view(running_study(), NOW))
+    assert "0.771" in text
+    assert "AUROC, own model" in text
+    assert "not finite" in text
+
+
+def test_final_scores_stand_side_by_side_with_their_median() -> None:
+    text = rendered(study_view(finished_study(), NOW))
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["beta"][-2:] == ["0.71", "0.74"]
+    assert lines["gamma"][-2:] == ["0.76", "-"]
+    assert lines["median"] == ["median", "0.76", "0.76"]
+
+
+def test_a_text_from_a_site_cannot_steer_the_terminal_or_the_markup() -> None:
+    study = running_study()
+    study.refusals[0].reason = "\x1b[2J[red]gone[/red]\nnew line"
+    study.members[0].region = "[bold]"
+    text = rendered(study_view(study, NOW))
+    assert "\x1b" not in text
+    assert "[red]gone[/red] new line" in text
+    assert "[bold]" in text
+
+
+def test_an_unknown_phase_and_metric_of_a_newer_aggregator_are_shown_as_they_are() -> None:
+    study = running_study()
+    study.phase, study.metric = "celebration", "beauty"
+    text = rendered(study_view(study, NOW)) + rendered(overview([study]))
+    assert "celebration" in text
+    assert "beauty, own model" in text
+
+
+def test_with_little_room_sites_in_trouble_come_first() -> None:
+    study = running_study()
+    study.members.extend(member(f"site-{number:03}", "accepted") for number in range(200))
+    text = rendered(study_view(study, NOW, most_sites=4))
+    assert all(site in text for site in ("beta", "gamma", "delta"))
+    assert "and 201 more" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (pb.MemberStatus(membership="invited"), "invited"),
+        (pb.MemberStatus(membership="left"), "left"),
+        (member("a", "accepted", silent=True), "answered"),
+        (member("a", "abstained"), "nothing to weigh"),
+        (member("a", "failed"), "failed"),
+        (member("a", silent=True, late=True), "silent"),
+        (member("a", late=True), "late"),
+        (member("a", stage="training"), "working"),
+        (member("a", stage="idle"), "waiting"),
+        (member("a", ""), "ready"),
+    ],
+)
+def test_each_standing_has_its_word(status: pb.MemberStatus, expected: str) -> None:
+    assert standing(status) == expected
+
+
+def test_the_overview_has_a_line_per_study_and_a_hint_where_there_is_none() -> None:
+    assert "study create" in rendered(overview([]))
+    text = rendered(overview([running_study(), finished_study()]))
+    assert len(text.strip().splitlines()) == 3
+    assert "2 of 4" in text
+
+
+def test_a_paused_or_computing_study_says_so() -> None:
+    study = running_study()
+    study.computing = True
+    assert "rounds (computing)" in status_line(study)
+    study.paused = True
+    assert "rounds (paused)" in status_line(study)
+    assert "(paused)" in rendered(study_view(study, NOW))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (-5, "0 s"),
+        (90_000, "90 s"),
+        (10 * MINUTE, "10 min"),
+        (180 * MINUTE, "3 h"),
+        (5000 * MINUTE, "3 days"),
+    ],
+)
+def test_spans_read_as_people_say_them(milliseconds: int, text: str) -> None:
+    assert span(milliseconds) == text
+
+
+class Script:
+    """Gives one prepared answer after another; None stands for an aggregator that cannot be reached."""
+
+    def __init__(self, *answers: pb.StudyStatus | None) -> None:
+        self._answers: Iterator[pb.StudyStatus | None] = iter(answers)
+
+    def __call__(self) -> pb.GetStatusResponse:
+        study = next(self._answers)
+        if study is None:
+            raise UnreachableError("restarting", hint="wait")
+        return pb.GetStatusResponse(studies=[study], time_unix_ms=NOW)
+
+
+def test_watching_says_each_change_once_and_ends_with_the_study() -> None:
+    lines: list[str] = []
+    running = running_study()
+    answered = pb.StudyStatus()
+    answered.CopyFrom(running)
+    answered.members[1].answer = "accepted"
+    script = Script(running, running, answered, finished_study())
+    follow(script, LineDisplay(lines.append, as_json=False), lambda: None, until_over=True)
+    assert len(lines) == 3
+    assert "2 of 4 answered" in lines[0]
+    assert "gamma silent" in lines[0]
+    assert "3 of 4 answered" in lines[1]
+    assert "complete" in lines[2]
+
+
+def test_watching_outlives_a_restart_of_the_aggregator_and_says_so_once() -> None:
+    lines: list[str] = []
+    script = Script(running_study(), None, None, finished_study())
+    follow(script, LineDisplay(lines.append, as_json=False), lambda: None, until_over=True)
+    assert lines[1] == LOST
+    assert lines.count(LOST) == 1
+    assert "complete" in lines[-1]
+
+
+def test_the_live_view_keeps_the_last_state_while_the_aggregator_is_away() -> None:
+    console = Console(width=160, height=60, color_system=None, force_terminal=True)
+    display = LiveDisplay(console, in_full=True)
+    with console.capture() as capture, display.live:
+        follow(Script(running_study(), None, finished_study()), display, lambda: None, until_over=True)
+    text = capture.get()
+    assert LOST in text
+    assert "median" in text

@@ -1,0 +1,130 @@
+"""A T1 agent without data: it enrols, approves and answers every task over the agent's own connection.
+
+Statistics, parameters and weights are made up, so that what is measured is the federation and not training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from aggregator.operator_client import OperatorClient
+from common import pki
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.statistics import FeatureStatistics
+from common.answers import answer_digest
+from common.contract.v1 import federation_pb2 as pb
+from common.digests import sha256_hex
+from common.models import model_of
+from common.parameter_files import encode_parameters, encode_statistics, encode_theta
+from common.pki import Identity
+from common.study_terms import StudyTerms
+from site_agent.connection import Connection, Credentials, Route
+from site_agent.enrolment import read_joining
+
+WAIT_SECONDS = 30
+
+
+@dataclass
+class BareAgent:
+    """One site's connection with what it answers."""
+
+    site: str
+    terms: StudyTerms
+    connection: Connection
+    folder: Path
+    instance: pb.AgentInstance = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.instance = pb.AgentInstance(id=f"bench-{self.site}", start=1)
+        self._prepared: dict[str, Path] = {}
+
+    def next_task(self, wait_seconds: int = WAIT_SECONDS) -> pb.Task:
+        task = self.connection.next_task(self.instance, (), wait_seconds)
+        if task is None:
+            raise AssertionError(f"no task came for {self.site}")
+        return task
+
+    def answer(self, task: pb.Task) -> pb.Receipt:
+        """Send made-up content for a task."""
+        answer = pb.Answer(
+            study=task.study,
+            task_id=task.id,
+            attempt=task.attempt,
+            site=self.site,
+            terms_digest=task.terms_digest,
+        )
+        tensors = self._content(task, answer)
+        if tensors is not None:
+            answer.tensors_size = tensors.stat().st_size
+            answer.tensors_digest = tensors.with_suffix(".sha256").read_text()
+        receipt = self.connection.submit(answer, tensors)
+        assert receipt.answer_digest == answer_digest(answer)
+        return receipt
+
+    def prepare(self, kind: str) -> Path:
+        """The tensors of an answer, made once and kept as a file with its digest, as an outbox does."""
+        if kind not in self._prepared:
+            data = self._tensors(kind)
+            path = self.folder / f"{self.site}-{kind}.safetensors"
+            path.write_bytes(data)
+            path.with_suffix(".sha256").write_text(sha256_hex(data))
+            self._prepared[kind] = path
+        return self._prepared[kind]
+
+    def _content(self, task: pb.Task, answer: pb.Answer) -> Path | None:
+        match task.kind:
+            case pb.TASK_KIND_STATISTICS:
+                answer.statistics.rows = 1000
+                answer.statistics.layout_digest = sha256_hex(b"bench")
+                return self.prepare("statistics")
+            case pb.TASK_KIND_INITIALISE:
+                answer.initial_model.SetInParent()
+                return self.prepare("theta")
+            case pb.TASK_KIND_FIT:
+                answer.fit.log_omega = -0.5
+                answer.fit.loss = 0.4
+                answer.fit.epochs = 1
+                return self.prepare("parameters")
+            case pb.TASK_KIND_RULE:
+                answer.rule.threshold = 0.5
+                answer.rule.validation_rows = 100
+            case _:
+                answer.evaluation.SetInParent()
+        return None
+
+    def _tensors(self, kind: str) -> bytes:
+        network = model_of(self.terms.plan).network
+        if kind == "statistics":
+            inputs = network.inputs
+            return encode_statistics(
+                FeatureStatistics(1000, torch.zeros(inputs).double(), torch.ones(inputs).double())
+            )
+        theta = 0.01 * torch.randn(network.spec.size, generator=torch.Generator().manual_seed(len(self.site)))
+        if kind == "theta":
+            return encode_theta(network, theta)
+        return encode_parameters(network, SiteParameters(theta, network.initial_buffers()))
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """A site's own certificate and key, fresh from enrolment."""
+
+    site: str
+    credentials: Credentials
+
+    def connect(self, address: str) -> Connection:
+        return Connection(Route(address), self.credentials)
+
+
+def enrol(operator: OperatorClient, joining: Path, address: str, site: str) -> Enrolled:
+    """A new T1 site, invited and enrolled over the joining certificate."""
+    invitation = operator.invite(site, 1, "bench")
+    door = read_joining(joining, invitation.ca_fingerprint)
+    key = pki.new_key()
+    with Connection(Route(address), Credentials(door.certificate, door.key, door.authority)) as connection:
+        csr = pki.make_csr(key, Identity("site", site))
+        certificate, authority = connection.enrol(site, invitation.token, csr, "bench")
+    return Enrolled(site, Credentials(certificate, pki.key_pem(key), authority))

@@ -1,0 +1,105 @@
+"""A bare gRPC byte stream over mutual TLS: what the federation's transfers are measured against.
+
+`python -m tests.bench.bare_stream PORT CERTIFICATE KEY CA FILE` serves three calls with raw bytes and the
+same channel options: `drop` takes a stream and forgets it, `keep` writes it to a file and syncs it, `give`
+sends the bytes of FILE from memory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from common.transport.channel_options import CHUNK, client_options, server_options
+from site_agent.connection import Credentials
+
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class BareClient:
+    channel: grpc.Channel
+
+    def send(self, call: str, data: bytes) -> None:
+        answer = self.channel.stream_unary(f"/bare/{call}")(_pieces(data))
+        assert int(answer) == len(data)
+
+    def receive(self) -> int:
+        return sum(len(part) for part in self.channel.unary_stream("/bare/give")(b""))
+
+    def receive_into(self, path: Path) -> None:
+        with path.open("wb", buffering=0) as file:
+            for part in self.channel.unary_stream("/bare/give")(b""):
+                file.write(part)
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+
+
+def _serve(port: int, certificate: Path, key: Path, ca: Path, source: Path) -> None:
+    data = source.read_bytes()
+
+    def drop(parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
+        return b"%d" % sum(len(part) for part in parts)
+
+    def keep(parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
+        size = 0
+        with tempfile.TemporaryFile(dir=source.parent, buffering=0) as file:
+            for part in parts:
+                size += file.write(part) or 0
+            os.fsync(file.fileno())
+        return b"%d" % size
+
+    def give(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
+        return _pieces(data)
+
+    server = grpc.server(ThreadPoolExecutor(THREADS), options=server_options())
+    calls = {
+        "drop": grpc.stream_unary_rpc_method_handler(drop),
+        "keep": grpc.stream_unary_rpc_method_handler(keep),
+        "give": grpc.unary_stream_rpc_method_handler(give),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", calls),))
+    credentials = grpc.ssl_server_credentials(
+        [(key.read_bytes(), certificate.read_bytes())], ca.read_bytes(), require_client_auth=True
+    )
+    bound = server.add_secure_port(f"127.0.0.1:{port}", credentials)
+    server.start()
+    sys.stdout.write(f"{bound}\n")
+    sys.stdout.flush()
+    server.wait_for_termination()
+
+
+@contextmanager
+def bare_server(pki_folder: Path, source: Path) -> Iterator[int]:
+    """A bare stream server in a process of its own, with the aggregator's certificate; its port."""
+    files = [str(pki_folder / name) for name in ("server.pem", "server.key", "ca.pem")]
+    command = [sys.executable, "-m", "tests.bench.bare_stream", "0", *files, str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@contextmanager
+def bare_client(port: int, credentials: Credentials) -> Iterator[BareClient]:
+    secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    options = [*client_options(), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.secure_channel(f"localhost:{port}", secure, options=options) as channel:
+        yield BareClient(channel)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), *(Path(argument) for argument in sys.argv[2:6]))

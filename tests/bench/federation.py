@@ -1,0 +1,79 @@
+"""An aggregator process with agents that bring no data, ready for a measurement."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.operator_client import OperatorClient
+from common.plan import parse_plan
+from common.study_terms import StudyTerms
+from lab.local_federation import LocalFederation
+from tests.bench.bare_agent import BareAgent, Enrolled, enrol
+from tests.services.studies import operator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class BenchFederation:
+    """A started study, its agents and its operator."""
+
+    processes: LocalFederation
+    operator: OperatorClient
+    agents: tuple[BareAgent, ...]
+    sites: tuple[Enrolled, ...]
+    terms: StudyTerms
+    folder: Path
+
+    @property
+    def pki(self) -> Path:
+        return self.processes.aggregator_folder / "state" / "pki"
+
+    def start(self) -> None:
+        self.operator.control(self.terms.study, "start")
+
+    def through_preparations(self) -> None:
+        """Answer statistics and the first model, so that round 1 is open."""
+        for agent in self.agents:
+            agent.answer(agent.next_task())
+        drawn = self.first_asked("initialise")
+        drawn.answer(drawn.next_task())
+
+    def first_asked(self, task_id: str) -> BareAgent:
+        """The one agent that is asked for the first model."""
+        for _ in range(100):
+            for agent in self.agents:
+                task = agent.connection.next_task(agent.instance, (), 0)
+                if task is not None and task.id == task_id:
+                    return agent
+        raise AssertionError(f"nobody was asked for {task_id}")
+
+
+@contextmanager
+def bench_federation(plan_toml: str, agents: int, rounds: int) -> Iterator[BenchFederation]:
+    """Enrol `agents` sites at a new aggregator and have them approve a study that is not started yet."""
+    terms = StudyTerms.of_plan(parse_plan(plan_toml, "bench"), rounds, 1)
+    with tempfile.TemporaryDirectory(prefix="fedmap-bench-") as name:
+        folder = Path(name)
+        with LocalFederation(folder / "federation", log_level="warning") as processes:
+            processes.initialise()
+            processes.serve()
+            address = f"localhost:{processes.port}"
+            with operator(processes) as client:
+                joining = processes.aggregator_folder / "state" / "joining.pem"
+                sites = tuple(enrol(client, joining, address, f"site-{n:03d}") for n in range(agents))
+                client.create_study(plan_toml, rounds, 1, [])
+                made = []
+                for site in sites:
+                    connection = site.connect(address)
+                    connection.approve(terms.study, terms.digest)
+                    made.append(BareAgent(site.site, terms, connection, folder))
+                try:
+                    yield BenchFederation(processes, client, tuple(made), sites, terms, folder)
+                finally:
+                    for agent in made:
+                        agent.connection.close()

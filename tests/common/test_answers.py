@@ -1,0 +1,159 @@
+"""Messages and the values they stand for: bit for bit there and back, and nonsense is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.algorithm.baseline import Baseline, BaselineTerms
+from common.answers import (
+    answer_digest,
+    layout_digest,
+    result_of,
+    rule_answer,
+    rule_message,
+    rule_of,
+    rule_terms_of,
+    score_message,
+)
+from common.contract.v1 import federation_pb2 as pb
+from common.decision_rules import DecisionRule, RuleTerms, pool_rule
+from common.errors import ModelError, RejectedError
+from common.metrics import Metric, MetricResult, SkippedMetric, Threshold
+from common.plan import StudyPlan, load_plan
+
+PLANS = Path(__file__).parents[2] / "lab" / "plans"
+
+
+@pytest.fixture
+def binary() -> StudyPlan:
+    return load_plan(PLANS / "interval.toml")
+
+
+@pytest.fixture
+def cox() -> StudyPlan:
+    return load_plan(PLANS / "cprd.toml")
+
+
+def test_the_digest_changes_with_every_field_and_not_with_the_machine() -> None:
+    answer = pb.Answer(study="s", task_id="round-1", attempt=1, site="a", fit=pb.FitAnswer(log_omega=-0.5))
+    digest = answer_digest(answer)
+    assert digest == answer_digest(pb.Answer.FromString(answer.SerializeToString()))
+    answer.tensors_digest = "0" * 64
+    assert answer_digest(answer) != digest
+
+
+def test_inputs_in_another_order_have_another_digest() -> None:
+    assert layout_digest(["a", "b"]) != layout_digest(["b", "a"])
+    assert layout_digest(["a,b"]) != layout_digest(["a", "b"])
+
+
+@pytest.mark.parametrize("threshold", [None, Threshold(1 / 3), Threshold(0.5, "threshold 0.5 kept: why")])
+def test_a_rule_comes_back_bit_for_bit(threshold: Threshold | None) -> None:
+    baseline = Baseline((1.0, 2.5), torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
+    read = rule_of(rule_message(DecisionRule(threshold, baseline)))
+    assert read.threshold == threshold
+    assert read.baseline is not None
+    assert read.baseline.grid == baseline.grid
+    assert torch.equal(read.baseline.cumulative, baseline.cumulative)
+    assert rule_of(rule_message(DecisionRule(threshold))) == DecisionRule(threshold)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.GlobalRule(threshold=1.5),
+        pb.GlobalRule(threshold=math.nan),
+        pb.GlobalRule(baseline_grid=[1.0]),
+        pb.GlobalRule(baseline_grid=[1.0, 2.0], baseline_cumulative=[0.1, math.inf]),
+        pb.GlobalRule(baseline_grid=[2.0, 1.0], baseline_cumulative=[0.1, 0.2]),
+        pb.GlobalRule(baseline_grid=[1.0, 2.0], baseline_cumulative=[0.2, 0.1]),
+        pb.GlobalRule(baseline_grid=[1.0], baseline_cumulative=[-0.1]),
+    ],
+)
+def test_an_impossible_rule_is_refused(message: pb.GlobalRule) -> None:
+    with pytest.raises(RejectedError):
+        rule_of(message)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [Metric("auroc", 1 / 3), Metric("brier", 0.1, "fewer times"), SkippedMetric("auprc", "one class")],
+)
+def test_a_score_comes_back_as_it_was(result: MetricResult) -> None:
+    assert result_of(score_message("personal", result)) == result
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        pb.Score(model="secret", metric="auroc", value=0.5),
+        pb.Score(model="global", metric="no-metric", value=0.5),
+        pb.Score(model="global", metric="auroc", value=math.nan),
+        pb.Score(model="global", metric="auroc", note="x" * 501),
+    ],
+)
+def test_an_impossible_score_is_refused(score: pb.Score) -> None:
+    with pytest.raises(RejectedError):
+        result_of(score)
+
+
+def test_rule_terms_come_back_bit_for_bit(binary: StudyPlan, cox: StudyPlan) -> None:
+    message, tensors = rule_answer(RuleTerms(1 / 3, 40))
+    assert tensors == b""
+    assert rule_terms_of(binary, message, None) == RuleTerms(1 / 3, 40)
+    sums = torch.rand(len(cox.task.grid), dtype=torch.float64)
+    message, tensors = rule_answer(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 3)))
+    read = rule_terms_of(cox, message, tensors).baseline
+    assert read is not None
+    assert read.joined == 3
+    assert torch.equal(read.events, sums)
+
+
+def test_rule_terms_of_the_wrong_task_or_grid_are_refused(binary: StudyPlan, cox: StudyPlan) -> None:
+    with pytest.raises(RejectedError, match="no probability"):
+        rule_terms_of(binary, pb.RuleAnswer(threshold=math.nan), None)
+    with pytest.raises(RejectedError, match="binary task"):
+        rule_terms_of(cox, pb.RuleAnswer(threshold=0.5), None)
+    with pytest.raises(RejectedError, match="survival task"):
+        rule_terms_of(binary, pb.RuleAnswer(), b"x")
+    sums = torch.rand(len(cox.task.grid) + 1, dtype=torch.float64)
+    _, tensors = rule_answer(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 0)))
+    with pytest.raises(ModelError, match="shape"):
+        rule_terms_of(cox, pb.RuleAnswer(), tensors)
+
+
+def test_the_pooled_threshold_is_the_mean_by_validation_rows_in_any_order(binary: StudyPlan) -> None:
+    terms = {"b": RuleTerms(0.4, 30), "a": RuleTerms(0.2, 10), "c": RuleTerms(None, 500)}
+    backwards = dict(reversed(terms.items()))
+    rule = pool_rule(binary, terms)
+    assert rule.threshold is not None
+    assert rule.threshold.value == pytest.approx(0.35)
+    assert pool_rule(binary, backwards) == rule
+
+
+def test_without_a_single_threshold_the_rule_says_so(binary: StudyPlan) -> None:
+    rule = pool_rule(binary, {"a": RuleTerms(None, 50), "b": RuleTerms(0.3, 0)})
+    assert rule.threshold is not None
+    assert rule.threshold.value == 0.5
+    assert rule.threshold.note
+
+
+def test_a_fixed_threshold_needs_no_rows_at_all() -> None:
+    plan = load_plan(PLANS / "uci-heart.toml")
+    assert plan.task.threshold is not None
+    assert plan.task.threshold.rule == "fixed"
+    rule = pool_rule(plan, {"a": RuleTerms(plan.task.threshold.value, 0)})
+    assert rule.threshold == Threshold(0.5)
+
+
+def test_a_survival_study_without_events_has_no_baseline(cox: StudyPlan) -> None:
+    zeros = torch.zeros(len(cox.task.grid), dtype=torch.float64)
+    assert (
+        pool_rule(cox, {"a": RuleTerms(baseline=BaselineTerms(zeros, zeros, zeros, zeros, 0))})
+        == DecisionRule()
+    )
+    assert pool_rule(cox, {"a": RuleTerms()}) == DecisionRule()

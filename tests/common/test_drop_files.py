@@ -1,0 +1,321 @@
+"""Drop files: what was signed comes out, and everything that someone did to a file on the way is refused."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common import drop_files
+from common.contract.v1 import drop_pb2
+from common.digests import sha256_hex
+from common.drop_files import DropFile, DropLimits
+from common.errors import FedmapError, IncompatibleError, IntegrityError, RejectedError, StorageError
+from common.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
+
+NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+SITE = Identity("site", "a")
+TENSORS = bytes(range(256)) * 5000
+Members = dict[str, bytes]
+
+
+class Sender:
+    """A site with a certificate, and one that has none yet."""
+
+    def __init__(self) -> None:
+        self.ca, _ = CertificateAuthority.create("test", 100, NOW)
+        self.key = new_key()
+        self.key_pem = key_pem(self.key)
+        self.chain = self.ca.issue(self.key.public_key(), SITE, 10, NOW)
+
+    def answer(
+        self, folder: Path, *, tensors: bytes | None = TENSORS, drop: drop_pb2.Drop | None = None
+    ) -> Path:
+        source = None
+        if tensors is not None:
+            source = folder / "tensors"
+            source.write_bytes(tensors)
+        path = folder / "answer.fedmap-drop"
+        drop_files.write(path, drop or content(), source, self.key_pem, self.chain)
+        return path
+
+    def verify(self, file: DropFile, expected: Identity = SITE) -> None:
+        file.verify(self.ca.certificate_pem, NOW, expected)
+
+
+def content() -> drop_pb2.Drop:
+    return drop_pb2.Drop(site="a", made_unix_ms=1, answer=drop_pb2.DropAnswer(answer=b"bytes of an answer"))
+
+
+@pytest.fixture(scope="module")
+def sender() -> Sender:
+    return Sender()
+
+
+def read(path: Path, limits: DropLimits | None = None) -> DropFile:
+    into = path.parent / "extracted"
+    into.mkdir(exist_ok=True)
+    return drop_files.read(path, limits, into)
+
+
+def extracted(path: Path) -> list[Path]:
+    return list((path.parent / "extracted").iterdir())
+
+
+def repacked(path: Path, change: Callable[[Members], object], compression: int = zipfile.ZIP_STORED) -> Path:
+    """The file as somebody on the way could pack it again."""
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    change(members)
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def test_an_answer_travels_with_its_tensors(tmp_path: Path, sender: Sender) -> None:
+    file = read(sender.answer(tmp_path))
+    sender.verify(file)
+    assert file.drop.format == 1
+    assert file.drop.answer == content().answer
+    assert file.drop.tensors_digest == sha256_hex(TENSORS)
+    assert file.tensors_path is not None
+    assert file.tensors_path.read_bytes() == TENSORS
+    file.discard()
+    file.discard()
+    assert not extracted(tmp_path / "x")
+
+
+def test_a_drop_without_tensors_travels_too(tmp_path: Path, sender: Sender) -> None:
+    file = read(sender.answer(tmp_path, tensors=None))
+    sender.verify(file)
+    assert file.tensors_path is None
+    file.discard()
+
+
+def test_only_the_finished_file_is_left_by_the_writer(tmp_path: Path, sender: Sender) -> None:
+    sender.answer(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"tensors", "answer.fedmap-drop"}
+    with pytest.raises(StorageError, match="no such file"):
+        drop_files.write(tmp_path / "other", content(), tmp_path / "missing", sender.key_pem, sender.chain)
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_enrolment_is_signed_by_the_key_it_asks_a_certificate_for(tmp_path: Path, sender: Sender) -> None:
+    key = new_key()
+    asked = drop_pb2.DropEnrolment(token="t", csr_pem=make_csr(key, SITE))
+    path = tmp_path / "enrolment"
+    drop_files.write(path, drop_pb2.Drop(site="a", enrolment=asked), None, key_pem(key), b"")
+    sender.verify(read(path))
+    with pytest.raises(RejectedError, match="another name"):
+        sender.verify(read(path), Identity("site", "b"))
+    drop_files.write(path, drop_pb2.Drop(site="a", enrolment=asked), None, key_pem(new_key()), b"")
+    with pytest.raises(IntegrityError, match="does not fit"):
+        sender.verify(read(path))
+
+
+def test_a_file_signed_by_another_site_is_refused(tmp_path: Path, sender: Sender) -> None:
+    file = read(sender.answer(tmp_path))
+    for expected in (Identity("site", "b"), Identity("aggregator"), Identity("operator", "a")):
+        with pytest.raises(IntegrityError, match="signed by site a"):
+            sender.verify(file, expected)
+
+
+def test_a_file_signed_by_another_federation_is_refused(tmp_path: Path, sender: Sender) -> None:
+    file = read(Sender().answer(tmp_path))
+    with pytest.raises(IntegrityError, match="does not come from"):
+        sender.verify(file)
+
+
+def test_a_file_signed_after_the_certificate_ended_is_refused(tmp_path: Path, sender: Sender) -> None:
+    file = read(sender.answer(tmp_path))
+    with pytest.raises(IntegrityError, match="has ended"):
+        file.verify(sender.ca.certificate_pem, NOW + datetime.timedelta(days=11), SITE)
+
+
+def test_an_answer_without_a_certificate_is_refused(tmp_path: Path, sender: Sender) -> None:
+    path = repacked(sender.answer(tmp_path), lambda members: members.update({"signer.pem": b""}))
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        sender.verify(read(path))
+
+
+def test_changed_content_is_refused(tmp_path: Path, sender: Sender) -> None:
+    def change(members: Members) -> None:
+        drop = drop_pb2.Drop.FromString(members["content.pb"])
+        drop.answer.answer = b"other bytes"
+        members["content.pb"] = drop.SerializeToString()
+
+    with pytest.raises(IntegrityError, match="signature does not fit"):
+        sender.verify(read(repacked(sender.answer(tmp_path), change)))
+
+
+def test_tensors_exchanged_together_with_their_digest_are_refused(tmp_path: Path, sender: Sender) -> None:
+    def change(members: Members) -> None:
+        drop = drop_pb2.Drop.FromString(members["content.pb"])
+        members["tensors.safetensors"] = b"other"
+        drop.tensors_digest = sha256_hex(b"other")
+        members["content.pb"] = drop.SerializeToString()
+
+    with pytest.raises(IntegrityError, match="signature does not fit"):
+        sender.verify(read(repacked(sender.answer(tmp_path), change)))
+
+
+def test_changed_tensors_are_refused_and_not_left_behind(tmp_path: Path, sender: Sender) -> None:
+    path = repacked(sender.answer(tmp_path), lambda m: m.update({"tensors.safetensors": b"other"}))
+    with pytest.raises(IntegrityError, match="do not fit their digest"):
+        read(path)
+    assert not extracted(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: m.update({"../../etc/passwd": b"x"}), "members"),
+        (lambda m: m.update({"extra": b"x"}), "members"),
+        (lambda m: m.update({"folder/": b""}), "members"),
+        (lambda m: m.pop("signature"), "signature is missing"),
+        (lambda m: m.pop("signer.pem"), "signer.pem is missing"),
+        (lambda m: m.pop("content.pb"), "content.pb is missing"),
+        (lambda m: m.pop("tensors.safetensors"), "tensors are missing"),
+        (lambda m: m.update({"content.pb": b"\xff\xff"}), "cannot be read"),
+        (
+            lambda m: m.update({"content.pb": drop_pb2.Drop(format=1, site="a").SerializeToString()}),
+            "incomplete",
+        ),
+        (lambda m: m.update({"signature": b"x" * 2000}), "larger than the limit"),
+        (lambda m: m.update({"signer.pem": b"x" * 70_000}), "larger than the limit"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(
+    tmp_path: Path, sender: Sender, change: Callable[[Members], object], words: str
+) -> None:
+    with pytest.raises(IntegrityError, match=words):
+        read(repacked(sender.answer(tmp_path), change))
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        drop_pb2.Drop(format=1, site="../a", answer=drop_pb2.DropAnswer()),
+        drop_pb2.Drop(format=1, site="a", answer=drop_pb2.DropAnswer(), tensors_digest="../../x"),
+    ],
+)
+def test_names_and_digests_that_are_none_are_refused(
+    tmp_path: Path, sender: Sender, drop: drop_pb2.Drop
+) -> None:
+    path = repacked(sender.answer(tmp_path), lambda m: m.update({"content.pb": drop.SerializeToString()}))
+    with pytest.raises(IntegrityError, match=r"incomplete|malformed"):
+        read(path)
+
+
+def test_tensors_that_nobody_named_are_refused(tmp_path: Path, sender: Sender) -> None:
+    path = repacked(sender.answer(tmp_path, tensors=None), lambda m: m.update({"tensors.safetensors": b"x"}))
+    with pytest.raises(IntegrityError, match="without being named"):
+        read(path)
+
+
+def test_a_later_format_asks_for_an_update(tmp_path: Path, sender: Sender) -> None:
+    later = drop_pb2.Drop(format=2, site="a").SerializeToString()
+    with pytest.raises(IncompatibleError, match="format 2"):
+        read(repacked(sender.answer(tmp_path), lambda m: m.update({"content.pb": later})))
+
+
+def test_a_zip_bomb_is_refused_unopened(tmp_path: Path, sender: Sender) -> None:
+    bomb = repacked(
+        sender.answer(tmp_path),
+        lambda m: m.update({"tensors.safetensors": bytes(50_000_000)}),
+        zipfile.ZIP_DEFLATED,
+    )
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(IntegrityError, match="is compressed"):
+        read(bomb)
+    assert not extracted(bomb)
+
+
+def test_a_size_over_the_limit_is_refused(tmp_path: Path, sender: Sender) -> None:
+    path = sender.answer(tmp_path)
+    with pytest.raises(IntegrityError, match="larger than the limit"):
+        read(path, DropLimits(tensors=len(TENSORS) - 1))
+    with pytest.raises(IntegrityError, match="it is larger than the limit"):
+        read(path, DropLimits(content=10, tensors=10))
+    read(path, DropLimits(tensors=len(TENSORS)))
+
+
+def test_the_same_member_twice_is_refused(tmp_path: Path, sender: Sender) -> None:
+    path = sender.answer(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("content.pb", b"second")
+    with pytest.raises(IntegrityError, match="members"):
+        read(path)
+
+
+def test_a_huge_table_of_contents_is_refused_before_it_is_read(tmp_path: Path, sender: Sender) -> None:
+    path = sender.answer(tmp_path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<L", data, len(data) - 22 + 12, 1_000_000)
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="table of contents is too large"):
+        read(path)
+    table64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 4, 4, 2**40, 0)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    struct.pack_into("<L", data, len(data) - 22 + 12, 100)
+    path.write_bytes(bytes(data[:-22]) + table64 + locator + bytes(data[-22:]))
+    with pytest.raises(IntegrityError, match="table of contents is too large"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PK", b"not a zip at all, but long enough to have an end", bytes(200)]
+)
+def test_what_is_no_zip_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(IntegrityError, match="no drop file at all"):
+        read(tmp_path / "file")
+
+
+def test_a_missing_file_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no such file"):
+        read(tmp_path / "missing")
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path, sender: Sender) -> None:
+    path = sender.answer(tmp_path, tensors=b"few")
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(IntegrityError):
+            read(path)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_no_flipped_byte_gets_past_reading_and_verifying(
+    tmp_path: Path, sender: Sender, data: st.DataObject
+) -> None:
+    path = sender.answer(tmp_path, tensors=b"few")
+    original = read(path)
+    whole = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, 2**16)) % len(whole)  # the length differs by signature
+    whole[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(whole)
+    seen = outcome(path, sender)
+    if isinstance(seen, DropFile):  # a byte that says nothing, such as a date in the table of contents
+        assert seen.drop == original.drop
+        assert seen.signed == original.signed
+        assert seen.tensors_path is not None
+        assert seen.tensors_path.read_bytes() == b"few"
+
+
+def outcome(path: Path, sender: Sender) -> DropFile | FedmapError:
+    try:
+        file = read(path)
+        sender.verify(file)
+    except FedmapError as error:
+        return error
+    return file

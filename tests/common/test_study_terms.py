@@ -1,0 +1,95 @@
+"""The terms that sites approve: one canonical text, one digest, and nothing that can be overlooked in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import PlanError
+from common.plan import load_plan
+from common.study_terms import MOST_ROUNDS, StudyTerms, parse_terms
+
+PLANS = sorted((Path(__file__).parents[2] / "lab" / "plans").glob("*.toml"))
+
+
+def terms(name: str = "uci-heart", **options: int) -> StudyTerms:
+    return StudyTerms.of_plan(load_plan(PLANS[0].with_name(f"{name}.toml")), **options)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_terms_of_every_shipped_plan_come_back_equal(path: Path) -> None:
+    made = StudyTerms.of_plan(load_plan(path), rounds=3, seed=11)
+    read = parse_terms(made.to_json())
+    assert read == made
+    assert read.digest == made.digest
+    assert read.to_json() == made.to_json()
+
+
+def test_another_round_count_or_seed_has_another_digest() -> None:
+    digests = {terms().digest, terms(rounds=7).digest, terms(seed=1).digest}
+    assert len(digests) == 3
+
+
+def test_the_rounds_are_the_plans_unless_given() -> None:
+    assert terms().rounds == terms().plan.rounds.count
+    assert terms(rounds=2).rounds == 2
+
+
+@pytest.mark.parametrize(("rounds", "seed"), [(0, 0), (MOST_ROUNDS + 1, 0), (1, -1), (1, 2**64)])
+def test_impossible_rounds_and_seeds_are_refused(rounds: int, seed: int) -> None:
+    with pytest.raises(PlanError, match="must be"):
+        terms(rounds=rounds, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        "[]",
+        "{}",
+        '{"format":1,"plan":{},"rounds":1}',
+        '{"format":1,"plan":{},"rounds":true,"seed":0}',
+        '{"format":1,"plan":[],"rounds":1,"seed":0}',
+        '{"format":1,"plan":{},"rounds":1,"seed":0}',
+        '{"format":1,"plan":{},"rounds":NaN,"seed":0}',
+        "[" * 100_000,
+    ],
+)
+def test_text_that_is_no_terms_is_a_plan_error(text: str) -> None:
+    with pytest.raises(PlanError):
+        parse_terms(text)
+
+
+def test_terms_of_another_format_are_refused() -> None:
+    form = json.loads(terms().to_json()) | {"format": 2}
+    with pytest.raises(PlanError, match="format 1"):
+        parse_terms(json.dumps(form, sort_keys=True, separators=(",", ":")))
+
+
+def test_the_same_terms_laid_out_differently_are_refused() -> None:
+    with pytest.raises(PlanError, match="canonical"):
+        parse_terms(json.dumps(json.loads(terms().to_json()), indent=1))
+
+
+def test_a_key_hidden_in_the_plan_is_refused() -> None:
+    form = json.loads(terms().to_json())
+    form["plan"]["model"]["code"] = "print()"
+    with pytest.raises(PlanError, match="code"):
+        parse_terms(json.dumps(form, sort_keys=True, separators=(",", ":")))
+
+
+def test_an_option_without_meaning_cannot_be_smuggled_past_the_reader() -> None:
+    form = json.loads(terms("interval").to_json())
+    form["plan"]["model"]["hidden"] = [1]
+    with pytest.raises(PlanError, match="canonical"):
+        parse_terms(json.dumps(form, sort_keys=True, separators=(",", ":")))
+
+
+def test_a_plan_that_contradicts_itself_is_refused_with_its_fault() -> None:
+    form = json.loads(terms().to_json())
+    form["plan"]["task"]["metric"] = "c_index"
+    with pytest.raises(PlanError, match=r"task\.metric"):
+        parse_terms(json.dumps(form, sort_keys=True, separators=(",", ":")))

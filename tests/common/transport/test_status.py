@@ -1,0 +1,295 @@
+"""Errors over a real wire: the same class comes out, and a broken connection is named as what it is."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import grpc
+import pytest
+
+from common.errors import (
+    ConfigError,
+    DataError,
+    FedmapError,
+    IncompatibleError,
+    LimitError,
+    NotAllowedError,
+    PlanError,
+    RejectedError,
+    ServiceError,
+    StorageError,
+    UnreachableError,
+)
+from common.pki import CertificateAuthority, Identity
+from common.transport import status
+from common.transport.channel_options import MAX_MESSAGE
+from common.transport.connection_faults import CAUSES, Cause, unreachable
+from common.transport.status import STATUS, error_classes, raise_typed, to_status, to_trailers
+
+
+class Service(Protocol):
+    ca: CertificateAuthority
+    now: datetime.datetime
+    port: int
+    trailer: bytes | None
+    reply: Callable[[bytes], bytes]
+
+    def pair(
+        self, identity: Identity = ..., *, ca: CertificateAuthority | None = ...
+    ) -> tuple[bytes, bytes]: ...
+
+    def call(
+        self,
+        request: bytes = ...,
+        *,
+        address: str = ...,
+        trusted: bytes = ...,
+        pair: tuple[bytes, bytes] | None = ...,
+        proxy: str = ...,
+        options: tuple[tuple[str, str], ...] = ...,
+        timeout: float = ...,
+        method: str = ...,
+    ) -> bytes: ...
+
+
+def made(kind: type[FedmapError]) -> FedmapError:
+    if kind in (PlanError, DataError, ConfigError):
+        listed: Callable[..., FedmapError] = kind
+        return listed("source", ("first", "second"), hint="do this")
+    return kind(f"what happened: {kind.code} – ü", hint="do this")
+
+
+def failing(error: BaseException) -> Callable[[bytes], bytes]:
+    def reply(_request: bytes) -> bytes:
+        raise error
+
+    return reply
+
+
+def outcome(call: Callable[[], bytes]) -> FedmapError:
+    """The typed error of a call that must fail."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        with pytest.raises(FedmapError) as caught:
+            raise_typed(error)
+        return caught.value
+    raise AssertionError("the call did not fail")
+
+
+def test_every_error_class_has_a_status() -> None:
+    assert STATUS.keys() == error_classes().keys()
+    assert len(error_classes()) == 19
+
+
+def test_no_two_classes_share_a_code() -> None:
+    waiting, codes = [FedmapError], []
+    while waiting:
+        kind = waiting.pop()
+        codes.append(kind.code)
+        waiting += kind.__subclasses__()
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("code", sorted(set(STATUS) - {"storage", "config"}))
+def test_each_error_crosses_the_wire_with_class_message_and_hint(service: Service, code: str) -> None:
+    sent = made(error_classes()[code])
+    service.reply = failing(sent)
+    got = outcome(service.call)
+    assert type(got) is type(sent)
+    assert (got.message, got.hint, str(got)) == (sent.message, sent.hint, str(sent))
+    if isinstance(got, PlanError | DataError):
+        assert got.problems == ("first", "second")
+    if isinstance(got, DataError):
+        assert got.site == "source"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("/srv/fedmap/state: the disk is full", hint="df /srv/fedmap"),
+        ConfigError("/etc/fedmap/secret.toml", ("x",), hint="edit it"),
+    ],
+)
+def test_what_fails_in_the_servers_own_house_stays_there(service: Service, error: FedmapError) -> None:
+    service.reply = failing(error)
+    got = outcome(service.call)
+    assert isinstance(got, UnreachableError)
+    assert "/" not in str(got)
+    assert "later" in got.hint
+
+
+def test_a_very_long_error_is_shortened_and_arrives(service: Service) -> None:
+    sent = PlanError(
+        "plan", tuple(f"features[{n}]: ü is wrong in a wordy way" for n in range(2000)), hint="h" * 9999
+    )
+    service.reply = failing(sent)
+    got = outcome(service.call)
+    assert isinstance(got, PlanError)
+    assert len(got.message) <= 8_000
+    assert sent.message.startswith(got.message[:-1])
+
+
+def test_the_status_text_is_one_short_line() -> None:
+    code, text = to_status(PlanError("plan", ("x" * 1000,), hint="h"))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert text == "plan: 1 problem(s) in the study plan"
+    assert len(to_status(RejectedError("y" * 1000, hint="h"))[1]) == 300
+
+
+def test_a_code_of_a_newer_version_is_still_a_refusal(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.reply = failing(RejectedError("no", hint="do this"))
+    monkeypatch.setattr(status, "_CLASSES", {})
+    got = outcome(service.call)
+    assert type(got) is ServiceError
+    assert got.message == "no"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"code": "stale"}', b"\xff", b"null"])
+def test_a_trailer_that_makes_no_sense_leaves_the_status_to_speak(service: Service, body: bytes) -> None:
+    service.trailer = body
+    assert isinstance(outcome(service.call), NotAllowedError)
+
+
+def test_an_error_that_is_no_call_is_unreachable() -> None:
+    with pytest.raises(UnreachableError):
+        raise_typed(grpc.RpcError())
+
+
+def test_a_call_that_works_returns_its_answer(service: Service) -> None:
+    assert service.call(b"hello") == b"hello"
+
+
+def test_an_unknown_method_means_versions_that_do_not_fit(service: Service) -> None:
+    assert isinstance(outcome(lambda: service.call(method="/fedmap.test/Newer")), IncompatibleError)
+
+
+def test_a_message_over_the_limit_is_a_limit(service: Service) -> None:
+    assert isinstance(outcome(lambda: service.call(b"x" * (MAX_MESSAGE + 1))), LimitError)
+
+
+def test_a_crash_of_the_server_tells_nothing_of_its_message(service: Service) -> None:
+    service.reply = failing(ValueError("NHS-943-476-5919"))
+    got = outcome(service.call)
+    assert isinstance(got, UnreachableError)
+    assert "943" not in str(got)
+
+
+def test_a_server_that_is_too_slow_is_unreachable_for_now(service: Service) -> None:
+    answer = threading.Event()
+
+    def slow(request: bytes) -> bytes:
+        answer.wait(20)
+        return request
+
+    service.reply = slow
+    got = outcome(lambda: service.call(timeout=0.5))
+    answer.set()
+    assert isinstance(got, UnreachableError)
+    assert "in time" in got.message
+
+
+def test_a_foreign_server_is_not_trusted(service: Service) -> None:
+    other, _ = CertificateAuthority.create("other", 10, service.now)
+    got = outcome(lambda: service.call(trusted=other.certificate_pem))
+    assert isinstance(got, UnreachableError)
+    assert "not trusted" in got.message
+    assert "inspects TLS" in got.hint
+
+
+def test_a_client_with_a_foreign_certificate_is_told_to_look_at_it(service: Service) -> None:
+    other, _ = CertificateAuthority.create("other", 10, service.now)
+    got = outcome(lambda: service.call(pair=service.pair(ca=other)))
+    assert isinstance(got, UnreachableError)
+    assert "this side's certificate" in got.hint
+
+
+def test_a_server_under_another_name_is_named_as_such(service: Service) -> None:
+    elsewhere = (("grpc.ssl_target_name_override", "elsewhere.example.org"),)
+    got = outcome(lambda: service.call(options=elsewhere))
+    assert "another name" in got.message
+
+
+def test_a_closed_port_is_refused(service: Service) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        got = outcome(lambda: service.call(address=f"127.0.0.1:{closed.getsockname()[1]}"))
+    assert "refuses the connection" in got.message
+
+
+def test_a_name_that_does_not_exist_is_a_matter_of_dns(service: Service) -> None:
+    got = outcome(lambda: service.call(address="no-such-host.invalid:8443"))
+    assert "cannot be resolved" in got.message
+
+
+@contextmanager
+def answering(text: bytes) -> Iterator[int]:
+    """A server that answers every connection with the same bytes and closes it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(text)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_proxy_that_says_no_is_named(service: Service) -> None:
+    with answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port:
+        got = outcome(lambda: service.call(proxy=f"http://127.0.0.1:{port}"))
+    assert "proxy" in got.message
+    assert "CONNECT" in got.hint
+
+
+def test_a_server_that_does_not_speak_tls_is_a_failed_handshake(service: Service) -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        got = outcome(lambda: service.call(address=f"127.0.0.1:{port}"))
+    assert "TLS handshake failed" in got.message
+
+
+def test_the_proxy_of_the_environment_is_not_used(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port:
+        for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        assert service.call(b"direct") == b"direct"
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.message)
+def test_each_cause_is_recognised_by_each_of_its_words(cause: Cause) -> None:
+    for word in cause.words:
+        error = unreachable(grpc.StatusCode.UNAVAILABLE, f"{cause.only} {word.upper()}")
+        assert error.message.startswith(cause.message)
+
+
+def test_words_that_are_not_known_get_a_general_hint() -> None:
+    error = unreachable(grpc.StatusCode.UNAVAILABLE, "something new\nwith lines")
+    assert "something new with lines" in error.message
+    assert unreachable(grpc.StatusCode.CANCELLED, "").hint
+    assert "INTERNAL" in unreachable(grpc.StatusCode.INTERNAL, "secret text").message
+
+
+def test_the_trailer_is_binary_metadata() -> None:
+    ((key, value),) = to_trailers(RejectedError("ü", hint="h"))
+    assert key.endswith("-bin")
+    assert isinstance(value, bytes)

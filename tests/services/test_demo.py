@@ -1,0 +1,60 @@
+"""What a newcomer sees first: the demo, whole, and interrupted half-way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.local_federation import command_path
+
+
+def demo(out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(command_path("fedmap-lab")), "demo", "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Running processes that were told of a configuration below `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in environment and entry.name != str(os.getpid()):
+            found.append(entry.name)
+    return found
+
+
+def test_the_demo_ends_with_a_table_a_picture_and_no_process(tmp_path: Path) -> None:
+    process = demo(tmp_path / "demo", "--rounds", "2")
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    for site in ("older_donors", "younger_donors", "non_european_ancestry"):
+        assert site in output
+    assert (tmp_path / "demo" / "federation.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "demo" / "results" / "metrics.csv").is_file()
+    assert not (tmp_path / "demo" / "federation").exists()
+    assert processes_of(tmp_path / "demo") == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, how: signal.Signals) -> None:
+    process = demo(tmp_path / "demo")
+    assert process.stderr is not None
+    for line in process.stderr:  # wait until a site agent is about to run
+        if "approves" in line:
+            break
+    os.killpg(process.pid, how)
+    process.communicate()
+    assert process.returncode != 0
+    assert processes_of(tmp_path / "demo") == []

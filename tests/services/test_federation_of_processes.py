@@ -1,0 +1,34 @@
+"""One aggregator and three agents as real processes over mutual TLS, compared with the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.metrics import Metric
+from lab.local_federation import LocalFederation
+from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN
+from tests.services.outcome import assert_same_as_simulated
+from tests.services.studies import run_through, small_study
+
+
+@pytest.mark.parametrize("plan", [BINARY_PLAN, SURVIVAL_PLAN], ids=["binary", "survival"])
+def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path, plan: str) -> None:
+    study = small_study(tmp_path, plan)
+    simulated = study.simulated()
+    with LocalFederation(tmp_path / "federation") as federation:
+        status = run_through(federation, study)
+        assert status.phase == "complete", status
+        assert_same_as_simulated(federation, study, status, simulated)
+        assert [entry.round for entry in status.history] == [1, 2, 3]
+        scores = {(s.site, s.model, s.metric): s.value for s in status.scores if s.HasField("value")}
+        expected = {
+            (s.site, s.model, s.result.name): s.result.value
+            for s in simulated.scores
+            if isinstance(s.result, Metric)
+        }
+        assert scores
+        assert all(scores[key] == expected[key] for key in scores)
+        exit_codes = [federation.stop(name) for name in ("a", "b", "c", "aggregator")]
+        assert exit_codes == [0, 0, 0, 0]

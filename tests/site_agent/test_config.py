@@ -1,0 +1,115 @@
+"""The agent's configuration: what is refused and in which words; the sample files are complete and work."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from common.errors import ConfigError
+from common.service_config import parse_config, read_config
+from site_agent.config import SiteConfig, host_of, port_of
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "site_agent"
+SHORT = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:8443"\n'
+
+
+def parsed(text: str) -> SiteConfig:
+    return parse_config(text, "site.toml", Path("/etc/fedmap"), SiteConfig)
+
+
+def problems_of(text: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as raised:
+        parsed(text)
+    return raised.value.problems
+
+
+def test_the_short_form_is_enough_and_paths_start_at_the_file() -> None:
+    config = parsed(SHORT)
+    assert config.site.state == Path("/etc/fedmap/state")
+    assert config.policy.file == Path("/etc/fedmap/policy.toml")
+    assert config.aggregator.ca_bundle is None
+    assert config.data.path_of("any") is None
+
+
+def test_a_study_may_have_a_file_of_its_own() -> None:
+    config = parsed(SHORT + '[data]\nfile = "all.csv"\nfiles = { heart = "heart.csv" }\n')
+    assert config.data.path_of("heart") == Path("/etc/fedmap/heart.csv")
+    assert config.data.path_of("other") == Path("/etc/fedmap/all.csv")
+
+
+def test_all_problems_are_reported_at_once_in_plain_words() -> None:
+    found = problems_of(
+        '[site]\nname = "My Hospital"\nstat = "x"\n'
+        '[aggregator]\naddress = "localhost"\nproxy = "squid:3128"\n'
+        '[agent]\npoll_seconds = 600\n[metrics]\nlisten = "nine"\n'
+    )
+    text = "\n".join(found)
+    for part in ("site.name", "site.state", "did you mean", "aggregator.address", "host:port"):
+        assert part in text
+    for part in ("aggregator.proxy", "agent.poll_seconds", "at most 60", "metrics.listen"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", "localhost:0", "localhost:99999", "a b:1", "http://a:1", ":1"]
+)
+def test_an_address_that_cannot_be_dialled_is_refused(address: str) -> None:
+    (problem,) = problems_of(SHORT.replace("localhost:8443", address))
+    assert "host:port" in problem
+
+
+def test_a_password_in_the_proxy_is_refused_and_not_quoted() -> None:
+    (problem,) = problems_of(SHORT + 'proxy = "http://user:secret@proxy:3128"\n')
+    assert "proxy_file" in problem
+    assert "secret" not in problem
+
+
+def test_a_proxy_and_a_proxy_file_together_are_refused() -> None:
+    (problem,) = problems_of(SHORT + 'proxy = "http://proxy:3128"\nproxy_file = "proxy.txt"\n')
+    assert "proxy_file" in problem
+
+
+def test_an_ipv6_address_is_taken_apart() -> None:
+    assert (host_of("[::1]:8443"), port_of("[::1]:8443")) == ("::1", 8443)
+
+
+def test_the_short_sample_works() -> None:
+    config = read_config(DEPLOY / "config.toml", SiteConfig)
+    assert config.policy.file == DEPLOY / "policy.toml"
+
+
+def test_the_full_sample_names_every_option_and_shows_the_defaults() -> None:
+    raw = tomllib.loads((DEPLOY / "config.full.toml").read_text())
+    assert set(keys_of(raw)) == set(options_of(SiteConfig))
+    full = read_config(DEPLOY / "config.full.toml", SiteConfig)
+    defaults = parse_config((DEPLOY / "config.toml").read_text(), "config.toml", DEPLOY, SiteConfig)
+    assert full.model_copy(update={"data": defaults.data}) == defaults
+
+
+def test_every_option_of_the_full_sample_is_explained() -> None:
+    lines = (DEPLOY / "config.full.toml").read_text().splitlines()
+    for above, line in itertools.pairwise(lines):
+        if "=" in line and not line.startswith("#"):
+            assert above.startswith("#"), line
+
+
+def keys_of(raw: dict[str, object], prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        if isinstance(value, dict) and f"{prefix}{key}" != "data.files":
+            yield from keys_of(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from options_of(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
