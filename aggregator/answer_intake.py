@@ -1,8 +1,9 @@
-"""One answer from its first message to its receipt, whichever way it came: over the network or as a file.
+"""One answer from its first message to its receipt, over the network or as a file.
 
 In this order, so that a crash at any point loses nothing that was promised:
 
-1. an answer that was stored before gets its first receipt (or its refusal) again, also when the task is closed;
+1. an answer that was stored before gets its first receipt (or its refusal) again, also when the task is
+   closed;
 2. the header: is the task open to this site, and is the announced size one that the plan gives?
 3. the bytes go to a temporary file with a running digest; size and digest must be those announced;
 4. the gate judges the content;
@@ -10,7 +11,8 @@ In this order, so that a crash at any point loses nothing that was promised:
 6. one transaction stores the answer, the coordinator's state and the audit entry;
 7. only then there is a receipt.
 
-A refused answer goes to quarantine, is stored as rejected, and the reason goes to that site: the round goes on.
+A refused answer goes to quarantine, is stored as rejected, and the reason goes to that site: the round
+goes on.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ def stored_answer(transaction: Transaction, site: str, answer: pb.Answer, digest
 
 
 class Upload:
-    """The tensors of one answer on their way in. Use it in a `with` block: what is not finished is removed."""
+    """The tensors of one answer on their way in. Use in a `with` block: what is not finished is removed."""
 
     def __init__(
         self, intake: AnswerIntake, study: Study, task: OpenTask, site: str, answer: pb.Answer, digest: str

@@ -1,7 +1,8 @@
-"""What every call passes before its handler: who is it, may they, and are they asking for too much at once?
+"""What every call passes before its handler: who is it, may they, and are they asking for too much at
+once?
 
-Plain Python without gRPC, so that the rules can be tested without a server. The interceptor in `server` enters
-the guard, and nothing reaches a handler but through it.
+Plain Python without gRPC, so that the rules can be tested without a server. The interceptor in `server`
+enters the guard, and nothing reaches a handler but through it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from aggregator.identity import Caller, IdentityResolver, authorise
 from common.errors import LimitError, NotAllowedError
@@ -67,3 +69,16 @@ class CallGuard:
         """Holds one of the caller's slots while the call runs."""
         with self._limiter.slot(caller.key):
             yield
+
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+def set_caller(caller: Caller) -> None:
+    """For the thread that serves the call; the next call in it sets its own."""
+    _CALLER.set(caller)
+
+
+def current_caller() -> Caller:
+    """Whoever makes the call that this thread serves. A LookupError means that the guard was passed by."""
+    return _CALLER.get()

@@ -1,7 +1,8 @@
-"""From a closed task to its result: which stored answers go to the estimation process, and what its reply means.
+"""From a closed task to its result: which stored answers go to the estimation process, and what its
+reply means.
 
-Values in, values out: reading the rows, submitting the request and storing the result are the service's. What is
-kept of a step is one `StepResult` as JSON, which the operator's status is made from.
+Values in, values out: reading the rows, submitting the request and storing the result are the service's.
+What is kept of a step is one `StepResult` as JSON, which the operator's status is made from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The aggregator's configuration: one TOML file as one frozen value. Reading it is `common.service_config`.
+"""The aggregator's configuration: one TOML file as one frozen value. Reading it is
+`common.service_config`.
 
-Secrets are never written here, only the paths of the files that hold them. Where the file leaves a key out, the
-default below holds; deploy/aggregator/config.full.toml lists every one.
+Secrets are never written here, only the paths of the files that hold them. Where the file leaves a key
+out, the default below holds; deploy/aggregator/config.full.toml lists every one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, model_validator
-
 
 from common.service_config import OptionalPath, Section
 

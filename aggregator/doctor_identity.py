@@ -7,7 +7,6 @@ are `doctor_machine`.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from aggregator.config import AggregatorConfig, ExternalPki, host_of
 from aggregator.doctor_check import Check, failed, fine, warned
-from aggregator.initialise import pki_paths
+from aggregator.initialise import names_host, pki_paths
 from aggregator.operator_profile import OperatorProfile
 from common.certificates import CertificateFacts, certificate_facts
 from common.durable_files import read_file
@@ -46,7 +45,7 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
     if not paths.folder.is_dir():
         yield failed("certificates", f"{paths.folder} is missing", "run `fedmap-aggregator init`")
         return
-    renewed = "`fedmap-aggregator serve` renews it at its next start"
+    renewed = "restart `fedmap-aggregator serve`: it makes a new one"
     authority = _Pair("certificate authority", paths.ca, paths.ca_key, _RESTORE.format(path=paths.folder))
     server = _Pair("server certificate", paths.server_certificate, paths.server_key, renewed)
     yield from _pair(authority, now)
@@ -70,16 +69,6 @@ def operator_profile(profile: OperatorProfile, now: datetime.datetime) -> Iterat
     yield _chain("profile", certificate, profile.ca.encode(), now)
 
 
-def covers(facts: CertificateFacts, host: str) -> bool:
-    """Whether a certificate is good for a host, as TLS compares them."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        parent = host.lower().partition(".")[2]
-        return any(name.lower() in (host.lower(), f"*.{parent}") for name in facts.dns_names)
-    return str(address) in facts.dns_names
-
-
 def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.datetime) -> Iterator[Check]:
     renew = "have your PKI issue a new one, put it in place, and restart the aggregator"
     pair = _Pair("server certificate", external.server_certificate, external.server_key, renew)
@@ -101,25 +90,24 @@ def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.dat
 
 
 def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Check]:
-    restore = _RESTORE.format(path=pair.certificate.parent)
     if not pair.certificate.is_file():
-        yield failed(pair.name, f"{pair.certificate} is missing", restore)
+        yield failed(pair.name, f"{pair.certificate} is missing", pair.renew)
         return
     yield _dates(pair.name, certificate_facts(read_file(pair.certificate)), now, pair.renew)
     if not pair.key.is_file():
         lost = f"the private key {pair.key} is missing"
         if pair.name == "certificate authority":
             lost += ": no site can enrol or renew any more"
-        yield failed(pair.name, lost, _RESTORE.format(path=pair.key))
+        yield failed(pair.name, lost, pair.renew)
         return
     try:
         together = fits(read_file(pair.key), read_file(pair.certificate))
     except FedmapError as error:
-        yield failed(pair.name, f"{pair.key}: {error.message}", restore)
+        yield failed(pair.name, f"{pair.key}: {error.message}", pair.renew)
         return
     if not together:
         yield failed(
-            pair.name, f"the key {pair.key} does not belong to the certificate {pair.certificate}", restore
+            pair.name, f"the key {pair.key} does not belong to the certificate {pair.certificate}", pair.renew
         )
     open_to = stat.S_IMODE(pair.key.stat().st_mode) & 0o077
     if open_to:
@@ -146,7 +134,7 @@ def _dates(name: str, facts: CertificateFacts, now: datetime.datetime, renew: st
 
 def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
     facts, host = certificate_facts(read_file(certificate)), host_of(config.server.address)
-    if covers(facts, host):
+    if names_host(facts.dns_names, host):
         return fine("server certificate", f"names {host}, which the sites dial")
     named = ", ".join(facts.dns_names) or "no host at all"
     return failed(

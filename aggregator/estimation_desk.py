@@ -1,9 +1,10 @@
-"""Computations under way: each owed one is handed to the estimation process once, and its result reported once.
+"""Computations under way: each owed one is handed to the estimation process once, and its result
+reported once.
 
-A computation that fails for a reason that may pass (disk, database, a killed process) is offered again after a
-pause: the study still owes it, and `StudyService.compute_due` asks again. One that fails three times for another
-reason is reported as failed, which holds the study until the operator looks. A crash of the whole server loses
-nothing: the study is still computing when it is loaded again.
+A computation that fails for a reason that may pass (disk, database, a killed process) is offered again
+after a pause: the study still owes it, and `StudyService.compute_due` asks again. One that fails three
+times for another reason is reported as failed, which holds the study until the operator looks. A crash of
+the whole server loses nothing: the study is still computing when it is loaded again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _REASON = 500
 
 
 class Estimator(Protocol):
-    """`EstimationWorker`, as far as it is used here; its overloads say which result belongs to which request."""
+    """`EstimationWorker`, as far as it is used here; its overloads say which result a request has."""
 
     def submit(self, request: Any) -> Future[Any]: ...
 

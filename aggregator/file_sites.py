@@ -1,7 +1,8 @@
-"""Sites that take part by files through an airlock. They give no signs of life, so silence says nothing of them.
+"""Sites that take part by files through an airlock: they give no signs of life, so silence says nothing.
 
-A site enters when a drop file is made for it or taken from it, and leaves with its first call over the network.
-Kept in one small file of the state folder, so that a restart does not turn such a site into a silent one.
+A site enters when a drop file is made for it or taken from it, and leaves with its first call over the
+network. Kept in one small file of the state folder, so that a restart does not turn such a site into a
+silent one.
 """
 
 from __future__ import annotations

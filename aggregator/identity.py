@@ -1,8 +1,9 @@
-"""Who is calling, and may they? The certificate's name says who; one table says what; anything else is denied.
+"""Who is calling, and may they? The certificate says who, one table says what, all else is denied.
 
-Order of the checks on every call: (1) the certificate is within its dates, also on a connection that is older
-than they are; (2) it names exactly one FedMAP identity; (3) it is not revoked, nor is its site; (4) the table has
-a row for the call that lists the role and tier. What a caller may see of one study is the handlers' business.
+Order of the checks on every call: (1) the certificate is within its dates, also on a connection that is
+older than they are; (2) it names exactly one FedMAP identity; (3) it is not revoked, nor is its site; (4)
+the table has a row for the call that lists the role and tier. What a caller may see of one study is the
+handlers' business.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ AUTHORISATION: Final[Mapping[str, Allowed]] = {
     "/fedmap.v1.OperatorService/VerifyAudit": _OPERATOR,
     "/fedmap.v1.OperatorService/ExportDrop": _OPERATOR,
     "/fedmap.v1.OperatorService/ImportDrop": _OPERATOR,
-    "/grpc.health.v1.Health/Check": _ANYBODY,  # Watch and List have no row: nobody may hold a thread with them
+    "/grpc.health.v1.Health/Check": _ANYBODY,  # no row for Watch: it would hold a thread
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _OPERATOR,  # where it is served at all
 }
 
@@ -170,8 +171,8 @@ def _caller(facts: CertificateFacts, register: Register) -> Caller:
     if identity is None:
         raise NotAllowedError(
             "the certificate names no FedMAP identity",
-            hint="the certificate needs exactly one URI name such as fedmap:site:NAME or fedmap:operator:NAME; "
-            "have it issued again",
+            hint="the certificate needs exactly one URI name such as fedmap:site:NAME or "
+            "fedmap:operator:NAME; have it issued again",
         )
     if register.is_revoked(facts.serial):
         raise NotAllowedError(
@@ -201,8 +202,8 @@ def _check_dates(facts: CertificateFacts, now_ms: int) -> None:
     if now_ms >= facts.not_after.timestamp() * 1000:
         raise NotAllowedError(
             f"the certificate ended on {facts.not_after:%Y-%m-%d %H:%M} UTC",
-            hint="an agent renews its certificate by itself while it runs; after it has ended, ask the operator "
-            "for a new invitation and enrol again. Also check this machine's clock",
+            hint="an agent renews its certificate by itself while it runs; after it has ended, ask the "
+            "operator for a new invitation and enrol again. Also check this machine's clock",
         )
     if now_ms < facts.not_before.timestamp() * 1000:
         raise NotAllowedError(

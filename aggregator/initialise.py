@@ -1,13 +1,14 @@
 """`init`: the state folder and the identity of a new aggregator, made once and never replaced.
 
-Own authority: CA, server certificate, the public joining certificate and a first operator's profile appear
-together or not at all. External PKI: the given files are checked and nothing is made from them. Starting the
-service is `wiring`; giving certificates to sites is `handlers.enrolment`.
+Own authority: CA, server certificate, the public joining certificate and a first operator's profile
+appear together or not at all. External PKI: the given files are checked and nothing is made from them.
+Starting the service is `wiring`; giving certificates to sites is `handlers.enrolment`.
 """
 
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +94,8 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
     if paths.folder.exists():
         raise ConflictError(
             f"{paths.folder} holds the identity of an aggregator already",
-            hint="start it with `fedmap-aggregator serve`; a new identity would shut out every enrolled site, "
-            "so it is only made in a new state folder",
+            hint="start it with `fedmap-aggregator serve`; a new identity would shut out every enrolled "
+            "site, so it is only made in a new state folder",
         )
     draft = PkiPaths(state / "pki.partial")
     shutil.rmtree(draft.folder, ignore_errors=True)  # what an interrupted init left
@@ -127,8 +128,8 @@ def add_operator(config: AggregatorConfig, name: str, now: datetime.datetime) ->
     if authority is None:
         raise StateError(
             "certificates come from an external PKI, so the aggregator cannot issue one",
-            hint=f"have your PKI issue a client certificate with the URI SAN fedmap:operator:{name} and write "
-            "the profile yourself; docs/operator.md shows one",
+            hint=f"have your PKI issue a client certificate with the URI SAN fedmap:operator:{name} and "
+            "write the profile yourself; docs/operator.md shows one",
         )
     return _profile(authority, config.server.address, name, now)
 
@@ -158,7 +159,7 @@ def check_external(external: ExternalPki, config: AggregatorConfig, now: datetim
         problems.append(f"pki.server_certificate: it ended on {facts.not_after:%Y-%m-%d}")
     if facts.not_before > now:
         problems.append(f"pki.server_certificate: it is not valid before {facts.not_before:%Y-%m-%d}")
-    if not _names_host(facts.dns_names, host):
+    if not names_host(facts.dns_names, host):
         named = ", ".join(facts.dns_names) or "no host at all"
         problems.append(f"pki.server_certificate: it names {named}, and sites dial {host}")
     if problems:
@@ -168,9 +169,13 @@ def check_external(external: ExternalPki, config: AggregatorConfig, now: datetim
     return certificate_facts(ca).fingerprint
 
 
-def _names_host(names: tuple[str, ...], host: str) -> bool:
-    wildcard = f"*.{host.partition('.')[2]}"
-    return host.lower() in {name.lower() for name in names} or wildcard.lower() in {n.lower() for n in names}
+def names_host(names: tuple[str, ...], host: str) -> bool:
+    """Whether a certificate with these names is good for a host, as TLS compares them."""
+    try:
+        return str(ipaddress.ip_address(host)) in names
+    except ValueError:
+        wildcard = f"*.{host.partition('.')[2]}"
+        return any(name.lower() in (host.lower(), wildcard.lower()) for name in names)
 
 
 def _make_private(state: Path) -> None:

@@ -1,8 +1,9 @@
-"""Who has shown a sign of life, when, and with which agent. Evidence only: no timers, no studies, no database.
+"""Who has shown a sign of life, when, and with which agent. Evidence only: no timers, no studies, no
+database.
 
-A restarted agent counts its starts up and takes over at once. A second agent under the same identity is refused
-as long as the first one is alive. After a start of the server everybody counts as heard at that moment, so that
-nobody is silent only because the server was away.
+A restarted agent counts its starts up and takes over at once. A second agent under the same identity is
+refused as long as the first one is alive. After a start of the server everybody counts as heard at that
+moment, so that nobody is silent only because the server was away.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class Liveness:
             return new  # the first agent has been silent long enough to count as gone
         raise ConflictError(
             f"another agent uses this identity: {site} is connected from a second state folder",
-            hint="run one agent per site; stop one of the two, or wait until the stopped one counts as silent "
-            f"({self._silent_after // 1000} s) when the site has moved to a new machine",
+            hint="run one agent per site; stop one of the two, or wait until the stopped one counts as "
+            f"silent ({self._silent_after // 1000} s) when the site has moved to a new machine",
         )
 
 

@@ -1,7 +1,7 @@
 """What the aggregator counts for Prometheus. Counters and gauges only: no study logic, no HTTP.
 
-Labels are names of studies, stages, calls and error codes, never of patients, files or values. How many sites
-there are bounds nothing here: sites are counted by state, not listed.
+Labels are names of studies, stages, calls and error codes, never of patients, files or values. How many
+sites there are bounds nothing here: sites are counted by state, not listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Agents that wait for a task: a bounded number of them, woken together, each able to go on its own.
 
-Every waiting thread has its own event, so that one agent's going wakes nobody else. What an agent gets is the
-service's business.
+Every waiting thread has its own event, so that one agent's going wakes nobody else. What an agent gets is
+the service's business.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Poll:
         self._event.set()
 
     def wait(self, look: Callable[[], _Found | None], seconds: float) -> _Found | None:
-        """What `look` finds, now or after a later wake; None at the end of the time or when the agent goes."""
+        """What `look` finds, now or after a later wake; None when the time is up or the agent goes."""
         end = time.monotonic() + seconds
         while True:
             self._event.clear()

@@ -1,8 +1,9 @@
-"""The running studies: one lock and one coordinator state each, saved before anything is made of a change.
+"""The running studies: one lock and one state each, saved before anything is made of a change.
 
-Every change takes the same way: (1) the study's lock; (2) the coordinator says what follows from the event;
-(3) one transaction stores the new state with all that belongs to it, and the audit entry; (4) only then memory
-changes, waiting agents are woken and computations begin. A failure before (4) leaves the study as it was.
+Every change takes the same way: (1) the study's lock; (2) the coordinator says what follows from the
+event; (3) one transaction stores the new state with all that belongs to it, and the audit entry; (4) only
+then memory changes, waiting agents are woken and computations begin. A failure before (4) leaves the
+study as it was.
 
 What an answer must look like is `answer_intake`; when time passes is `study_clock`; estimation is
 `estimation_desk`. No gRPC and no thread of its own.
@@ -72,7 +73,7 @@ Report = Callable[[Computed | ComputeFailed, ResultRow | None], None]
 
 
 class Estimates(Protocol):
-    """Where computations are done. `start` never waits, and starts a computation that runs already only once."""
+    """Where computations are done. `start` never waits; one that runs already is not started again."""
 
     def start(self, study: Study, compute: Compute, report: Report) -> None: ...
 
@@ -225,9 +226,10 @@ class StudyService:
                         self._estimates.start(after, decision, self._reporter(name))
                     case Finished():
                         self._log.info("study_over", study=name, phase=decision.phase)
+        now_at = self._studies[name]  # a computation may have moved it on already
         if changed:
-            self._changed(after)
-        return self._studies[name]
+            self._changed(now_at)
+        return now_at
 
     def leave_all(self, site: str, reason: str) -> None:
         """A site that is shut out leaves every study; the others go on."""

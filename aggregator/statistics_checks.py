@@ -63,13 +63,12 @@ def _bounds(plan: StudyPlan) -> Iterator[Bounds]:
 
 
 def _of_numbers(feature: Feature) -> Bounds:
-    """The plan's range as the model sees it; a fill value lies within."""
+    """The plan's range as the model sees it; a fill value lies within. What is not scaled is sent as 0."""
     logged = feature.transform == "log1p"
     low, high = feature.range or (-1.0 if logged else -_LARGEST, _LARGEST)
-    if not logged:
-        return low, high
-    least = math.log1p(low) if low > -1 else -_LARGEST
-    return least, math.log1p(high)
+    if logged:
+        low, high = math.log1p(low) if low > -1 else -_LARGEST, math.log1p(high)
+    return (low, high) if feature.scale else (min(low, 0.0), max(high, 0.0))
 
 
 def _name(plan: StudyPlan, wrong: torch.Tensor) -> str:

@@ -1,4 +1,5 @@
-"""Where a study stands, as the message that operators get: made from its state, its stored results and answers.
+"""Where a study stands, as the message that operators get: made from its state, its stored results and
+answers.
 
 Reads nothing by itself and changes nothing. Scores and reasons come from sites and passed the gate.
 """

@@ -1,7 +1,7 @@
 """The thread in which time passes for the studies: deadlines, silences, computations to be tried again.
 
-It sleeps until the next thing is due and is woken by every change. A failure that belongs to the disk or the
-database is logged and tried again; any other ends the thread, and `failed` says so to whoever runs the server.
+It sleeps until the next thing is due and is woken by every change. A failure that belongs to the disk or
+the database is logged and tried again; any other ends the thread, and whoever runs the server is told.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from common.log import get_logger
 
 _LONGEST_SECONDS = 5.0  # a wall clock may be set while we sleep
 _SHORTEST_SECONDS = 0.02
+_HOUR_MS = 3_600_000
 
 
 class StudyClock:
     """Start it after the studies are loaded."""
 
     def __init__(
-        self, service: StudyService, clock_ms: Callable[[], int], on_failure: Callable[[], None]
+        self,
+        service: StudyService,
+        clock_ms: Callable[[], int],
+        hourly: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self._service = service
         self._clock_ms = clock_ms
+        self._hourly = hourly
+        self._hour_ends = clock_ms() + _HOUR_MS
         self._on_failure = on_failure
         self._event = threading.Event()
         self._stopping = False
@@ -60,6 +67,9 @@ class StudyClock:
         try:
             due = self._service.pass_time(now)
             self._service.compute_due()
+            if now >= self._hour_ends:
+                self._hour_ends = now + _HOUR_MS
+                self._hourly()
         except FedmapError as error:
             self._log.error("clock_failed", exc_info=error)
             return _LONGEST_SECONDS

@@ -8,6 +8,7 @@ checked where it is summed; the digest of a blob is checked when it arrives.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.layers import Buffers
 from common.algorithm.network import Network
-from common.durable_files import read_file
+from common.durable_files import storage_error
 from common.errors import ModelError
 from common.parameter_files import decode_parameters
 
@@ -29,7 +30,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where things stand in a file, in bytes from the end of its header."""
+    """Where things stand in a file, in units of four bytes from the end of its header."""
 
     theta: tuple[Span, ...]  # in the order of the flat vector
     mean: Span
@@ -38,49 +39,61 @@ class _Layout:
 
 
 class UpdateReader:
-    """Reads updates of one model."""
+    """Reads updates of one model, one at a time: every file goes through the same memory."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._no_buffers = network.initial_buffers()
         self._layouts: dict[tuple[int, bytes], _Layout] = {}
+        self._memory = bytearray()
 
     def read(self, path: Path, what: str) -> SiteParameters:
         """`what` names the file in errors."""
-        data = read_file(path)
+        data = self._fetch(path)
         start = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
-        header = data[_LENGTH:start]
+        header = bytes(data[_LENGTH:start])
         layout = self._layouts.get((len(data), header))
         if layout is None:
-            parameters = decode_parameters(self._network, data, what)
+            parameters = decode_parameters(self._network, bytes(data), what)
             if len(self._layouts) < _LAYOUTS:
                 self._layouts[len(data), header] = self._layout(header)
             return parameters
-        parts = [_floats(data, start, span) for span in layout.theta]
-        theta = torch.from_numpy(np.concatenate(parts))
-        return SiteParameters(theta, self._buffers(data, start, layout, what))
+        values = np.frombuffer(data[start:], dtype="<f4")
+        theta = torch.from_numpy(np.concatenate([values[begin:end] for begin, end in layout.theta]))
+        return SiteParameters(theta, self._buffers(values, layout, what))
+
+    def _fetch(self, path: Path) -> memoryview:
+        """The file's bytes, good until the next file."""
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > len(self._memory):
+                    self._memory = bytearray(size)
+                data = memoryview(self._memory)[:size]
+                done = 0
+                while count := file.readinto(data[done:]):
+                    done += count
+        except OSError as error:
+            raise storage_error(error, path) from error
+        return data[:done]
 
     def _layout(self, header: bytes) -> _Layout:
-        """Of a header that a strict reading has found sound."""
-        entries = json.loads(header)
-        spans = {
-            name: (entry["data_offsets"][0], entry["data_offsets"][1]) for name, entry in entries.items()
+        """Of a header that a strict reading has found sound: all types are of four bytes or eight."""
+        places = {
+            name: (entry["data_offsets"][0] // 4, entry["data_offsets"][1] // 4)
+            for name, entry in json.loads(header).items()
         }
-        buffers = [spans.get(f"buffers.{name}", (0, 0)) for name in ("mean", "variance", "count")]
-        return _Layout(tuple(spans[name] for name in self._network.spec.names), *buffers)
+        buffers = [places.get(f"buffers.{name}", (0, 0)) for name in ("mean", "variance", "count")]
+        return _Layout(tuple(places[name] for name in self._network.spec.names), *buffers)
 
-    def _buffers(self, data: bytes, start: int, layout: _Layout, what: str) -> Buffers:
+    def _buffers(self, values: NDArray[np.float32], layout: _Layout, what: str) -> Buffers:
         if not self._network.channels:
             return self._no_buffers
-        mean = torch.from_numpy(_floats(data, start, layout.mean).copy())
-        variance = torch.from_numpy(_floats(data, start, layout.variance).copy())
-        begin, end = layout.count
-        count = np.frombuffer(data, dtype="<i8", count=(end - begin) // 8, offset=start + begin)
-        if bool((count < 0).any()):
+        mean, variance, count = (
+            torch.from_numpy(values[begin:end].copy())
+            for begin, end in (layout.mean, layout.variance, layout.count)
+        )
+        batches = count.view(torch.int64)
+        if bool((batches < 0).any()):
             raise ModelError(f"{what}: buffers.count is negative somewhere", hint="reject the update")
-        return Buffers(mean, variance, torch.from_numpy(count.copy()))
-
-
-def _floats(data: bytes, start: int, span: Span) -> NDArray[np.float32]:
-    begin, end = span
-    return np.frombuffer(data, dtype="<f4", count=(end - begin) // 4, offset=start + begin)
+        return Buffers(mean, variance, batches)

@@ -1,7 +1,7 @@
 """How slow an upload may be. A stream that stalls, drips or never ends is cut off with a typed error.
 
-The sender is read by a thread of its own, so that whoever waits for the next part can stop waiting. No gRPC
-here: any iterator of parts will do.
+The sender is read by a thread of its own, so that whoever waits for the next part can stop waiting. No
+gRPC here: any iterator of parts will do.
 """
 
 from __future__ import annotations

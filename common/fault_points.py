@@ -1,8 +1,9 @@
 """Named points at which a test may have the process killed, as a power cut would do it.
 
-`reach` does nothing unless the environment variable FEDMAP_FAULT names the point: FEDMAP_FAULT=name kills the
-process the first time it gets there, FEDMAP_FAULT=name:3 the third time. The kill is SIGKILL: nothing is flushed,
-no handler runs. The variable is read once, when a process first reaches any point. No point ever changes data.
+`reach` does nothing unless the environment variable FEDMAP_FAULT names the point: FEDMAP_FAULT=name kills
+the process the first time it gets there, FEDMAP_FAULT=name:3 the third time. The kill is SIGKILL: nothing
+is flushed, no handler runs. The variable is read once, when a process first reaches any point. No point
+ever changes data.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class LocalFederation:
             site.name,
             "enrol",
             "--joining",
-            str(self.aggregator_folder / "state" / "joining.pem"),
+            str(self.aggregator_folder / "state" / "pki" / "joining.pem"),
             "--token",
             str(invitation["token"]),
             "--ca-fingerprint",

@@ -1,7 +1,7 @@
 """Would the site's file do for a plan? All problems at once, counts of what was found, and never a row.
 
-For `fedmap-site check-data`: nothing is trained, sent or remembered. Counts below the site's floor are shown
-as such, so that the report can be passed on.
+For `fedmap-site check-data`: nothing is trained, sent or remembered. The report is for the site itself: its
+problems are counted exactly, so that they can be found and mended. Sizes below the floor are shown as such.
 """
 
 from __future__ import annotations

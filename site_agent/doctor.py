@@ -7,40 +7,20 @@ what the aggregator thinks of this site. It changes nothing.
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from pathlib import Path
 
 from common.certificates import CertificateFacts, certificate_facts
 from common.errors import ConfigError, FedmapError, NotAllowedError
 from common.service_config import read_config
+from site_agent.clock_skew import SKEW_SECONDS, Skew, skew_of
 from site_agent.config import SiteConfig
-from site_agent.connection import Connection, Greeting
+from site_agent.connection import Connection
 from site_agent.findings import Finding, failed, failed_by, passed, warned
 from site_agent.identity_files import read_identity
 from site_agent.network_checks import check_way
 from site_agent.renewal import credentials_of, read_authority
 from site_agent.routes import route_of
 from site_agent.site_checks import check_data, check_identity, check_policy, check_state
-
-SKEW_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Skew:
-    """How far this machine's clock is from the aggregator's; positive: this one is ahead."""
-
-    seconds: float
-
-    @property
-    def matters(self) -> bool:
-        return abs(self.seconds) > SKEW_SECONDS
-
-    def __str__(self) -> str:
-        return f"{abs(self.seconds):.0f} s {'ahead of' if self.seconds > 0 else 'behind'} the aggregator's"
-
-
-def skew_of(greeting: Greeting, now: datetime.datetime) -> Skew:
-    return Skew(now.timestamp() - greeting.time_unix_ms / 1000)
 
 
 def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
@@ -62,7 +42,7 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
     found += check_identity(config, identity, now)
     way = check_way(route, authority or identity.authority)
     found += way
-    if all(finding.verdict != "fault" for finding in way):
+    if all(finding.verdict != "fail" for finding in way):
         with Connection(route, credentials_of(identity, authority)) as connection:
             found += _aggregator(connection, certificate_facts(identity.certificate), now, version)
     return found
@@ -84,7 +64,7 @@ def _aggregator(
             )
         ]
     said = f"version {greeting.software_version} answers; this is a T{greeting.tier} site there"
-    return [passed("aggregator", said), _clock(skew_of(greeting, now), facts, now)]
+    return [passed("aggregator", said), _clock(skew_of(greeting.time_unix_ms, now), facts, now)]
 
 
 def _clock(skew: Skew, facts: CertificateFacts, now: datetime.datetime) -> Finding:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from common.errors import FedmapError
 
-Verdict = Literal["ok", "warning", "fault"]
+Verdict = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ def passed(name: str, message: str) -> Finding:
 
 
 def warned(name: str, message: str, hint: str) -> Finding:
-    return Finding(name, "warning", message, hint)
+    return Finding(name, "warn", message, hint)
 
 
 def failed(name: str, message: str, hint: str) -> Finding:
-    return Finding(name, "fault", message, hint)
+    return Finding(name, "fail", message, hint)
 
 
 def failed_by(name: str, error: FedmapError) -> Finding:
     """An error of the tree as a finding."""
-    return Finding(name, "fault", error.message, error.hint)
+    return Finding(name, "fail", error.message, error.hint)

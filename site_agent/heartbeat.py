@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from common.contract.v1 import federation_pb2 as pb
@@ -53,26 +53,23 @@ class Heartbeat:
 
     def stop(self) -> None:
         """End the thread. A sign that is on its way is not waited for."""
-        with self._news:
-            self._stopping = True
+        self._stopping = True
+        if self._news.acquire(timeout=1.0):
             self._news.notify_all()
+            self._news.release()
 
     def report(self, study: str, task_id: str, stage: Stage) -> None:
         """The agent does something else now."""
-        self._set(Doing(study, task_id, stage), True)
+        self.at(study, task_id, stage, 0.0)
 
     def idle(self) -> None:
-        self._set(Doing(), False)
+        self._doing = Doing()
 
-    def progress(self, share: float) -> None:
-        """How far the work at hand is; goes out with the next sign."""
-        self._set(replace(self._doing, progress=min(max(share, 0.0), 1.0)), False)
-
-    def _set(self, doing: Doing, at_once: bool) -> None:
-        with self._news:
-            at_once = at_once and doing != replace(self._doing, progress=0.0)
-            self._doing = doing
-            if at_once:
+    def at(self, study: str, task_id: str, stage: Stage, progress: float) -> None:
+        """How far the agent is. A new stage goes out at once, progress with the next sign."""
+        before, self._doing = self._doing, Doing(study, task_id, stage, min(max(progress, 0.0), 1.0))
+        if (before.study, before.task_id, before.stage) != (study, task_id, stage):
+            with self._news:
                 self._changed = True
                 self._news.notify_all()
 

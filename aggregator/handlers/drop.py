@@ -1,8 +1,8 @@
 """Rounds that travel as files: what a site without a network is given, and what comes back from it.
 
-The operator carries the files; the site's own signature says who made them. A file that comes in takes the same
-way as the call it stands for: same table of who may do what, same intake, same gate. A site that takes part by
-files gives no signs of life, and is not counted as silent.
+The operator carries the files; the site's own signature says who made them. A file that comes in takes
+the same way as the call it stands for: same table of who may do what, same intake, same gate. A site that
+takes part by files gives no signs of life, and is not counted as silent.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class DropHandler:
         except ConfigError as error:
             raise StateError(
                 "the aggregator's key cannot sign files",
-                hint="with external PKI, give the aggregator an EC P-256 key whose certificate has the URI SAN "
-                "fedmap:aggregator",
+                hint="with external PKI, give the aggregator an EC P-256 key whose certificate has the URI "
+                "SAN fedmap:aggregator",
             ) from error
 
     def _received(self, folder: Path, chunks: Iterator[bytes]) -> Path:

@@ -1,19 +1,22 @@
-"""How sites get their certificates: a one-time token for the first, the current certificate for the next.
+"""How sites get their certificates: a one-time token for the first, the current certificate for the
+next.
 
-The private key stays at the site; only requests come here. A token is used up in the same transaction that
-records the certificate, so that of two callers with one token one gets a certificate, and a failure uses nothing
-up. With external PKI there is nothing to issue.
+The private key stays at the site; only requests come here. A token is used up in the same transaction
+that records the certificate, so that of two callers with one token one gets a certificate, and a failure
+uses nothing up. With external PKI there is nothing to issue.
 """
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 from aggregator.identity import Caller, IdentityResolver
 from aggregator.liveness import Liveness
+from aggregator.metrics import AggregatorMetrics
 from aggregator.store import CertificateRow, SiteRow, Store
 from common.contract.v1 import enrolment_pb2 as pb
 from common.errors import RejectedError, StateError, TokenError
@@ -29,6 +32,12 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.strip().encode()).hexdigest()
 
 
+def count_sites(store: Store, metrics: AggregatorMetrics) -> None:
+    """Tells the metrics how many sites are in which state."""
+    with store.reading() as transaction:
+        metrics.sites(Counter(row.state for row in transaction.sites.list()))
+
+
 class EnrolmentHandler:
     """EnrolmentService."""
 
@@ -39,6 +48,7 @@ class EnrolmentHandler:
         site_days: int,
         resolver: IdentityResolver,
         liveness: Liveness,
+        metrics: AggregatorMetrics,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -46,6 +56,7 @@ class EnrolmentHandler:
         self._site_days = site_days
         self._resolver = resolver
         self._liveness = liveness
+        self._metrics = metrics
         self._clock_ms = clock_ms
         self._log = get_logger()
 
@@ -80,6 +91,7 @@ class EnrolmentHandler:
             )
         self._resolver.forget()
         self._liveness.forget(site)
+        count_sites(self._store, self._metrics)
         self._log.info("site_enrolled", site=site, tier=invitation.tier, serial=row.serial)
         return pb.EnrolResponse(certificate_pem=certificate, ca_pem=authority.certificate_pem)
 
@@ -123,8 +135,8 @@ class EnrolmentHandler:
         if self._authority is None:
             raise StateError(
                 "this federation's certificates come from an external PKI, so none are issued here",
-                hint="get a client certificate from that PKI, with the URI SAN fedmap:site:NAME, and give it to "
-                "`fedmap-site enrol`",
+                hint="get a client certificate from that PKI, with the URI SAN fedmap:site:NAME, and give it "
+                "to `fedmap-site enrol`",
             )
         return self._authority
 

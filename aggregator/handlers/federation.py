@@ -1,7 +1,7 @@
 """What a T1 site may ask: studies, approval, tasks, priors, and handing in answers.
 
-A study that a site is not invited to does not exist for it. Messages in, messages out; what happens to a study
-is the service's, what an answer must be is the intake's.
+A study that a site is not invited to does not exist for it. Messages in, messages out; what happens to a
+study is the service's, what an answer must be is the intake's.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """What the operator does: invite and revoke sites, lead studies, look at them, check the audit log.
 
-Every change is in the audit log in the same transaction. Messages in, messages out. Files for sites without a
-network are `handlers.drop`.
+Every change is in the audit log in the same transaction. Messages in, messages out. Files for sites
+without a network are `handlers.drop`.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aggregator.coordinator_events import Aborted, Event, Paused, Resumed, Started
-from aggregator.handlers.enrolment import token_hash
+from aggregator.handlers.enrolment import count_sites, token_hash
 from aggregator.identity import Caller, IdentityResolver
 from aggregator.liveness import Liveness
 from aggregator.metrics import AggregatorMetrics
@@ -168,14 +167,9 @@ class OperatorHandler:
             head = transaction.audit.verify()
         return pb.VerifyAuditResponse(entries=head.entries, head=head.hash)
 
-    def count_sites(self) -> None:
-        """Tells the metrics how many sites are in which state."""
-        with self._store.reading() as transaction:
-            self._metrics.sites(Counter(row.state for row in transaction.sites.list()))
-
     def _standing_changed(self) -> None:
         self._resolver.forget()
-        self.count_sites()
+        count_sites(self._store, self._metrics)
 
     def _invited(self, named: tuple[str, ...]) -> tuple[str, ...]:
         with self._store.reading() as transaction:

@@ -96,54 +96,62 @@ def _mean(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> _Me
     some 1e-16 ‖θ‖²: less than the square of a float32 θ's own rounding, 4e-15 ‖θ‖².
     """
     exact = torch.empty(model.size, dtype=torch.float64)  # one θ at a time
-    total: Tensor | None = None
-    mean = moment = count = None  # of the buffers
+    total = torch.full_like(exact, -0.0)  # adding to −0 changes nothing, not even the sign of a zero
+    buffers: _BufferSums | None = None
     square = 0.0
     for site in sorted(weights):
-        update = load(site)
-        _check_shapes(site, update, model.size, mean, count)
-        share = weights[site]
+        update, share = load(site), weights[site]
+        buffers = buffers or _BufferSums(update.buffers)
+        fits = update.theta.shape == total.shape and update.theta.dtype in (torch.float32, torch.float64)
+        if not fits or not buffers.fit(update.buffers):
+            raise ModelError(
+                f"the update of {site} has parameters or batch-norm statistics that do not fit the model",
+                hint="reject the update; check that the site uses the same study plan and model",
+            )
         exact.copy_(update.theta)
         norm_square = float(torch.dot(exact, exact))
         if not math.isfinite(norm_square):
             model.check(update.theta)  # a look at every value costs more than all the rest
         square += share * norm_square
-        here, within = update.buffers.mean.double(), update.buffers.variance.double()
-        if total is None or mean is None or moment is None or count is None:
-            total, mean = exact * share, here * share
-            moment, count = (within + here.square()) * share, update.buffers.count.clone()
-            continue
         total.add_(exact, alpha=share)
-        mean.add_(here, alpha=share)
-        moment.add_(within + here.square(), alpha=share)
-        count = torch.maximum(count, update.buffers.count)
-    assert total is not None
-    assert mean is not None
-    assert moment is not None
-    assert count is not None
-    variance = (moment - mean.square()).clamp_(min=0)
+        buffers.add(update.buffers, share)
+    assert buffers is not None
     mu = total.float()
     exact.copy_(mu)
     mu_square = float(torch.dot(exact, exact))
     spread = max(0.0, square - 2 * float(torch.dot(total, exact)) + mu_square)
-    return _Mean(mu, Buffers(mean.float(), variance.float(), count), square, mu_square, spread)
+    return _Mean(mu, buffers.pooled(), square, mu_square, spread)
 
 
-def _check_shapes(
-    site: str, update: SiteParameters, size: int, mean: Tensor | None, count: Tensor | None
-) -> None:
-    """Refuse what would broadcast or poison the mean: other shapes, or buffers that are no statistics."""
-    buffers = update.buffers
-    fits = update.theta.shape == (size,) and update.theta.dtype in (torch.float32, torch.float64)
-    fits &= buffers.mean.shape == buffers.variance.shape
-    if mean is not None and count is not None:
-        fits &= buffers.mean.shape == mean.shape and buffers.count.shape == count.shape
-    sound = bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all())
-    if not fits or not sound or bool((buffers.variance < 0).any()):
-        raise ModelError(
-            f"the update of {site} has parameters or batch-norm statistics that do not fit the model",
-            hint="reject the update; check that the site uses the same study plan and model",
-        )
+class _BufferSums:
+    """Running sums of batch-norm statistics. A network without batch-norm has none, which costs nothing."""
+
+    def __init__(self, first: Buffers) -> None:
+        self._mean = torch.full_like(first.mean, -0.0, dtype=torch.float64)
+        self._moment = self._mean.clone()
+        self._count = first.count.clone()
+
+    def fit(self, buffers: Buffers) -> bool:
+        """False for what would broadcast or poison the sums: other shapes, or no statistics at all."""
+        mean, variance = buffers.mean, buffers.variance
+        if not mean.shape == variance.shape == self._mean.shape or buffers.count.shape != self._count.shape:
+            return False
+        if not mean.numel():
+            return True
+        finite = torch.isfinite(mean).all() and torch.isfinite(variance).all()
+        return bool(finite and (variance >= 0).all())
+
+    def add(self, buffers: Buffers, share: float) -> None:
+        if not self._mean.numel():
+            return
+        mean = buffers.mean.double()
+        self._mean.add_(mean, alpha=share)
+        self._moment.add_(buffers.variance.double() + mean.square(), alpha=share)
+        self._count = torch.maximum(self._count, buffers.count)
+
+    def pooled(self) -> Buffers:
+        variance = (self._moment - self._mean.square()).clamp_(min=0)
+        return Buffers(self._mean.float(), variance.float(), self._count)
 
 
 def _descend(

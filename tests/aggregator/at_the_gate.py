@@ -55,12 +55,12 @@ def fit(
     return checked(study, "fit", message, data, round_number, cohort_norm)
 
 
-def statistics(sums: FeatureStatistics) -> CheckedAnswer:
+def statistics(sums: FeatureStatistics, study: Small = BINARY) -> CheckedAnswer:
     data = encode_statistics(sums)
-    message = made.answer(BINARY, made.task("statistics"), data)
+    message = made.answer(study, made.task("statistics"), data)
     message.statistics.rows = sums.rows
     message.statistics.layout_digest = made.LAYOUT
-    return checked(BINARY, "statistics", message, data)
+    return checked(study, "statistics", message, data)
 
 
 def rule(study: Small, data: bytes = b"", joined: int = 0, **content: float) -> CheckedAnswer:

@@ -152,6 +152,13 @@ def statistics(rows: int = 40) -> FeatureStatistics:
     return FeatureStatistics(rows, mean, variance * rows)
 
 
+def rows_of(study: Small, count: int) -> Tensor:
+    """Rows within the ranges of BINARY, not the same in any input."""
+    low, high = torch.tensor([18.0, 0.0, 0.0, 0.0, -1e3]), torch.tensor([110.0, 4.6, 1.0, 1.0, 1e3])
+    stream = torch.Generator().manual_seed(count)
+    return low + (high - low) * torch.rand(count, study.model.network.inputs, generator=stream)
+
+
 def statistics_bytes(rows: int = 40) -> bytes:
     return encode_statistics(statistics(rows))
 

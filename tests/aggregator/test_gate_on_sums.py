@@ -14,8 +14,10 @@ from aggregator.update_checks import CheckedAnswer
 from common.algorithm.baseline import baseline_terms
 from common.algorithm.statistics import FeatureStatistics, feature_statistics
 from common.contract.v1 import federation_pb2 as pb
+from common.disclosure import released_statistics
 from common.errors import RejectedError
 from common.parameter_files import encode_baseline
+from common.plan.inputs import planned_inputs
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (
     BINARY,
@@ -70,6 +72,16 @@ def _with(mean: dict[int, float] | None = None, m2: dict[int, float] | None = No
     for index, value in (m2 or {}).items():
         good.m2[index] = value
     return good
+
+
+def test_statistics_as_a_site_releases_them_pass_also_where_an_input_is_not_scaled() -> None:
+    """Such an input is sent as 0, which its range (18 to 110) does not hold."""
+    study = made.small(made.BINARY.replace("range = [18, 110]", "range = [18, 110]\nscale = false"))
+    scaled = planned_inputs(study.terms.plan).scaled
+    released = released_statistics(made.rows_of(study, 60), scaled, floor=10).statistics
+    assert not scaled[0]
+    assert float(released.mean[0]) == 0
+    assert statistics(released, study).status == "accepted"
 
 
 @pytest.mark.parametrize(

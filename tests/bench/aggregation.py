@@ -1,7 +1,7 @@
 """Aggregating 1,000 updates of the eICU network: time against reading and summing the same files, and memory.
 
-`python -m tests.bench.aggregation` prints the figures. The aggregator's own estimation process does the work over
-real blobs, under the eICU plan (quadratic prior). All sides take turns over files that are in the page cache.
+`python -m tests.bench.aggregation` prints the figures. The aggregator's own estimation process does the work
+over real blobs, under the eICU plan (quadratic prior). All sides take turns over files in the page cache.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class AggregationBench:
     peak_mib: float  # of the estimation process above its idle
 
     @property
-    def ratio(self) -> float:
+    def ratio_float64(self) -> float:
         """Limit: 3."""
         return self.seconds / self.float64_seconds
 
     @property
-    def float32_ratio(self) -> float:
+    def ratio_float32(self) -> float:
         return self.seconds / self.float32_seconds
 
 
@@ -144,8 +144,8 @@ def main() -> None:
     found = measure()
     print(  # noqa: T201
         f"{found.sites} updates of {found.parameters:,} parameters: {found.seconds:.2f} s\n"
-        f"  {found.ratio:.2f} × reading and summing them in float64 (limit 3)\n"
-        f"  {found.float32_ratio:.2f} × reading and summing them in float32\n"
+        f"  {found.ratio_float64:.2f} × reading and summing them in float64 (limit 3)\n"
+        f"  {found.ratio_float32:.2f} × reading and summing them in float32\n"
         f"  peak {found.peak_mib:.0f} MiB above idle (limit 500)"
     )
 

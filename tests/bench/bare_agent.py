@@ -5,6 +5,8 @@ Statistics, parameters and weights are made up, so that what is measured is the 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from common.digests import sha256_hex
 from common.models import model_of
 from common.parameter_files import encode_parameters, encode_statistics, encode_theta
 from common.pki import Identity
+from common.plan import FeatureBlock, StudyPlan
 from common.study_terms import StudyTerms
 from site_agent.connection import Connection, Credentials, Route
 from site_agent.enrolment import read_joining
@@ -98,14 +101,21 @@ class BareAgent:
     def _tensors(self, kind: str) -> bytes:
         network = model_of(self.terms.plan).network
         if kind == "statistics":
-            inputs = network.inputs
-            return encode_statistics(
-                FeatureStatistics(1000, torch.zeros(inputs).double(), torch.ones(inputs).double())
-            )
+            mean = torch.tensor(list(_middles(self.terms.plan)), dtype=torch.float64)
+            return encode_statistics(FeatureStatistics(1000, mean, torch.ones_like(mean)))
         theta = 0.01 * torch.randn(network.spec.size, generator=torch.Generator().manual_seed(len(self.site)))
         if kind == "theta":
             return encode_theta(network, theta)
         return encode_parameters(network, SiteParameters(theta, network.initial_buffers()))
+
+
+def _middles(plan: StudyPlan) -> Iterator[float]:
+    """A plausible mean for every input: the middle of its range."""
+    for feature in plan.features:
+        low, high = feature.range or (0.0, 0.0)
+        middle = (low + high) / 2
+        width = feature.columns if isinstance(feature, FeatureBlock) else max(1, len(feature.categories) - 1)
+        yield from [math.log1p(middle) if feature.transform == "log1p" else middle] * width
 
 
 @dataclass(frozen=True)

@@ -30,16 +30,20 @@ class BareClient:
     channel: grpc.Channel
 
     def send(self, call: str, data: bytes) -> None:
-        answer = self.channel.stream_unary(f"/bare/{call}")(_pieces(data))
-        assert int(answer) == len(data)
+        method: grpc.StreamUnaryMultiCallable[bytes, bytes] = self.channel.stream_unary(f"/bare/{call}")
+        assert int(method(_pieces(data))) == len(data)
 
     def receive(self) -> int:
-        return sum(len(part) for part in self.channel.unary_stream("/bare/give")(b""))
+        return sum(len(part) for part in self._given())
 
     def receive_into(self, path: Path) -> None:
         with path.open("wb", buffering=0) as file:
-            for part in self.channel.unary_stream("/bare/give")(b""):
+            for part in self._given():
                 file.write(part)
+
+    def _given(self) -> Iterator[bytes]:
+        method: grpc.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream("/bare/give")
+        return iter(method(b""))
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
@@ -64,7 +68,7 @@ def _serve(port: int, certificate: Path, key: Path, ca: Path, source: Path) -> N
         return _pieces(data)
 
     server = grpc.server(ThreadPoolExecutor(THREADS), options=server_options())
-    calls = {
+    calls: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "drop": grpc.stream_unary_rpc_method_handler(drop),
         "keep": grpc.stream_unary_rpc_method_handler(keep),
         "give": grpc.unary_stream_rpc_method_handler(give),

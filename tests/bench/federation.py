@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lab.local_federation import LocalFederation
 from tests.bench.bare_agent import BareAgent, Enrolled, enrol
 from tests.services.studies import operator
 
+TRIES = 20 * 60  # a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,11 +47,15 @@ class BenchFederation:
 
     def first_asked(self, task_id: str) -> BareAgent:
         """The one agent that is asked for the first model."""
-        for _ in range(100):
-            for agent in self.agents:
-                task = agent.connection.next_task(agent.instance, (), 0)
-                if task is not None and task.id == task_id:
-                    return agent
+        for _ in range(TRIES):
+            (status,) = self.operator.status(self.terms.study).studies
+            if status.task_id == task_id:
+                break
+            with suppress(subprocess.TimeoutExpired):
+                self.processes.process("aggregator").wait(timeout=0.05)
+        for agent in self.agents:
+            if agent.connection.next_task(agent.instance, (), 0) is not None:
+                return agent
         raise AssertionError(f"nobody was asked for {task_id}")
 
 
@@ -64,7 +70,7 @@ def bench_federation(plan_toml: str, agents: int, rounds: int) -> Iterator[Bench
             processes.serve()
             address = f"localhost:{processes.port}"
             with operator(processes) as client:
-                joining = processes.aggregator_folder / "state" / "joining.pem"
+                joining = processes.aggregator_folder / "state" / "pki" / "joining.pem"
                 sites = tuple(enrol(client, joining, address, f"site-{n:03d}") for n in range(agents))
                 client.create_study(plan_toml, rounds, 1, [])
                 made = []

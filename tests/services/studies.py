@@ -61,12 +61,7 @@ def small_study(
 
 def operator(federation: LocalFederation) -> OperatorClient:
     """The operator whose profile `init` wrote."""
-    return OperatorClient(read_profile(profile_path(federation)))
-
-
-def profile_path(federation: LocalFederation) -> Path:
-    (path,) = (federation.aggregator_folder / "state").glob("*operator*.toml")
-    return path
+    return OperatorClient(read_profile(federation.aggregator_folder / "state" / "pki" / "operator.toml"))
 
 
 def assemble(federation: LocalFederation, study: SmallStudy) -> str:

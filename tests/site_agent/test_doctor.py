@@ -44,7 +44,7 @@ class Site:
         return examine(self.config, moment or now(), "1.0")
 
     def fault(self, moment: datetime.datetime | None = None) -> Finding:
-        (found,) = [f for f in self.examine(moment) if f.verdict == "fault"]
+        (found,) = [f for f in self.examine(moment) if f.verdict == "fail"]
         assert found.hint
         return found
 
@@ -71,7 +71,7 @@ def test_a_site_in_order_has_no_fault_and_its_data_are_not_quoted(site: Site) ->
 def test_a_faulty_configuration_is_the_only_finding(site: Site) -> None:
     site.config.write_text('[site]\nnam = "a"\n')
     (found,) = site.examine()
-    assert (found.name, found.verdict) == ("configuration", "fault")
+    assert (found.name, found.verdict) == ("configuration", "fail")
 
 
 def test_a_missing_policy_is_named(site: Site) -> None:
@@ -99,7 +99,7 @@ def test_a_read_only_state_folder_is_named(site: Site) -> None:
 
 def test_a_state_folder_open_to_others_is_a_warning(site: Site) -> None:
     site.state.chmod(0o755)
-    (found,) = [f for f in site.examine() if f.verdict == "warning"]
+    (found,) = [f for f in site.examine() if f.verdict == "warn"]
     assert "chmod 700" in found.hint
 
 
@@ -120,7 +120,7 @@ def test_a_private_key_that_others_can_read_is_named(site: Site) -> None:
 
 def test_a_key_that_does_not_fit_the_certificate_is_named(site: Site) -> None:
     (site.state / LINK / "key.pem").write_bytes(Authority().site().key)
-    found = [f for f in site.examine() if f.verdict == "fault"]
+    found = [f for f in site.examine() if f.verdict == "fail"]
     assert "does not belong" in found[0].message
 
 
@@ -132,20 +132,20 @@ def test_a_certificate_for_another_name_is_named(site: Site, aggregator: Aggrega
 def test_an_ended_certificate_is_named(site: Site, aggregator: AggregatorDouble) -> None:
     old = aggregator.authority.site("a", 1, now() - datetime.timedelta(days=3))
     write_identity(site.state, old)
-    found = [f for f in site.examine() if f.verdict == "fault"]
+    found = [f for f in site.examine() if f.verdict == "fail"]
     assert "ended on" in found[0].message
 
 
 def test_a_certificate_near_its_end_is_a_warning(site: Site, aggregator: AggregatorDouble) -> None:
     old = aggregator.authority.site("a", 10, now() - datetime.timedelta(days=9))
     write_identity(site.state, old)
-    (found,) = [f for f in site.examine() if f.verdict == "warning"]
+    (found,) = [f for f in site.examine() if f.verdict == "warn"]
     assert "should be renewed" in found.message
 
 
 def test_a_clock_two_minutes_off_is_a_warning(site: Site, aggregator: AggregatorDouble) -> None:
     aggregator.clock_offset_ms = 120_000
-    (found,) = [f for f in site.examine() if f.verdict == "warning"]
+    (found,) = [f for f in site.examine() if f.verdict == "warn"]
     assert "120 s behind" in found.message or "119 s behind" in found.message
 
 
@@ -164,7 +164,7 @@ def test_a_revoked_site_is_told_that_it_is_revoked(site: Site, aggregator: Aggre
 def test_a_foreign_client_certificate_is_told_apart_from_a_broken_network(site: Site) -> None:
     stranger = Authority()
     (site.state / LINK / "certificate.pem").write_bytes(stranger.site().certificate)
-    found = [f for f in site.examine() if f.verdict == "fault"]
+    found = [f for f in site.examine() if f.verdict == "fail"]
     assert "TLS works" in found[-1].message
 
 

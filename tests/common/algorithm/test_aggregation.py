@@ -265,6 +265,41 @@ def test_sites_are_fetched_in_sorted_order_and_never_more_than_a_block_is_held()
     assert all(ref() is None for ref in alive)
 
 
+def test_a_quadratic_prior_needs_each_update_once() -> None:
+    fetched: list[str] = []
+
+    def load(site: str) -> SiteParameters:
+        fetched.append(site)
+        return _update(*SITES[site])
+
+    _next(AggregationSettings(psi_steps=2), settings=PriorSettings(convex=False), load=load)
+    assert fetched == ["north", "south"]
+
+
+@given(st.integers(1, 60), st.floats(-1e4, 1e4), st.floats(0, 10), st.integers(0, 999))
+def test_the_quadratic_penalty_is_that_of_its_definition(
+    sites: int, centre: float, spread: float, seed: int
+) -> None:
+    """Sums of squares cancel where sites agree: what is left must be right to a float32 θ's own step."""
+    draw = np.random.default_rng(seed)
+    theta = (centre + spread * draw.normal(size=(sites, 2))).astype(np.float32)
+    shares = draw.dirichlet(np.ones(sites)).clip(1e-9)
+    names = [f"site-{number:02d}" for number in range(sites)]
+    updates = {
+        name: SiteParameters(torch.from_numpy(row), FRESH) for name, row in zip(names, theta, strict=True)
+    }
+    log_omega = dict(zip(names, np.log(shares).tolist(), strict=True))
+    settings = PriorSettings(convex=False, alpha=0.2, epsilon=1e-6)
+    step = _next(AggregationSettings(), log_omega, settings, load=updates.__getitem__)
+    mu, exact = step.prior.mu.double().numpy(), theta.astype(np.float64)
+    weights = np.array([step.weights[name] for name in names])
+    distance = weights @ np.square(exact - mu).sum(1)
+    norms = weights @ np.square(exact).sum(1) + np.square(mu).sum()
+    rounding = (6e-8 * np.abs(exact).max(initial=0.0)) ** 2
+    assert step.penalty >= 0
+    assert step.penalty == pytest.approx(0.2 * distance + 1e-6 * norms, rel=1e-9, abs=rounding)
+
+
 def test_a_round_without_updates_has_no_next_prior() -> None:
     with pytest.raises(TrainingError, match="without a single accepted update"):
         _next(AggregationSettings(), {})
@@ -282,6 +317,11 @@ def test_a_theta_that_is_not_finite_is_refused_even_with_no_weight(bad: float, l
     updates = {"north": _update(1.0, 2.0), "south": _update(1.0, bad)}
     with pytest.raises(ModelError):
         _next(AggregationSettings(), {"north": 0.0, "south": log_omega}, load=updates.__getitem__)
+
+
+def test_a_theta_of_whole_numbers_is_refused() -> None:
+    with pytest.raises(ModelError):
+        _next(AggregationSettings(), load=lambda _: SiteParameters(torch.tensor([1, 2]), FRESH))
 
 
 def test_a_theta_of_another_model_is_refused() -> None:

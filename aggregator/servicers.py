@@ -1,0 +1,124 @@
+"""The contract's services, each method one line to its handler. Identity and errors are the interceptor's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from aggregator.call_guard import current_caller
+from aggregator.handlers.drop import DropHandler
+from aggregator.handlers.enrolment import EnrolmentHandler
+from aggregator.handlers.federation import FederationHandler
+from aggregator.handlers.operator import OperatorHandler
+from aggregator.polls import Poll
+from aggregator.upload_pace import PacedParts, PaceLimits
+from common.contract.v1 import enrolment_pb2, enrolment_pb2_grpc, federation_pb2_grpc, operator_pb2_grpc
+from common.contract.v1 import federation_pb2 as federation
+from common.contract.v1 import operator_pb2 as operator
+
+# ruff: noqa: N802, ARG002 - names and arguments are the contract's
+
+Context = grpc.ServicerContext
+
+
+class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
+    def __init__(self, handler: EnrolmentHandler) -> None:
+        self._handler = handler
+
+    def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
+        return self._handler.enrol(request)
+
+    def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
+        return self._handler.renew(current_caller(), request)
+
+
+class FederationServicer(federation_pb2_grpc.FederationServiceServicer):
+    def __init__(self, handler: FederationHandler, pace: PaceLimits) -> None:
+        self._handler = handler
+        self._pace = pace
+
+    def Hello(self, request: federation.HelloRequest, context: Context) -> federation.HelloResponse:
+        return self._handler.hello(current_caller(), request)
+
+    def ListStudies(
+        self, request: federation.ListStudiesRequest, context: Context
+    ) -> federation.ListStudiesResponse:
+        return self._handler.list_studies(current_caller())
+
+    def Approve(self, request: federation.ApproveRequest, context: Context) -> federation.ApproveResponse:
+        return self._handler.approve(current_caller(), request)
+
+    def Leave(self, request: federation.LeaveRequest, context: Context) -> federation.LeaveResponse:
+        return self._handler.leave(current_caller(), request)
+
+    def NextTask(self, request: federation.NextTaskRequest, context: Context) -> federation.NextTaskResponse:
+        poll = Poll()
+        if not context.add_callback(poll.leave):  # the agent has hung up already
+            poll.leave()
+        return self._handler.next_task(current_caller(), request, poll)
+
+    def FetchPrior(
+        self, request: federation.FetchPriorRequest, context: Context
+    ) -> Iterator[federation.FetchPriorResponse]:
+        return self._handler.fetch_prior(current_caller(), request)
+
+    def SubmitAnswer(
+        self, request_iterator: Iterator[federation.SubmitAnswerRequest], context: Context
+    ) -> federation.SubmitAnswerResponse:
+        caller = current_caller()
+        with PacedParts(request_iterator, lambda part: len(part.chunk), self._pace) as parts:
+            return self._handler.submit(caller, parts)
+
+    def Heartbeat(
+        self, request: federation.HeartbeatRequest, context: Context
+    ) -> federation.HeartbeatResponse:
+        return self._handler.heartbeat(current_caller(), request)
+
+
+class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
+    def __init__(self, handler: OperatorHandler, drops: DropHandler, pace: PaceLimits) -> None:
+        self._handler = handler
+        self._drops = drops
+        self._pace = pace
+
+    def Invite(self, request: operator.InviteRequest, context: Context) -> operator.InviteResponse:
+        return self._handler.invite(current_caller(), request)
+
+    def ListSites(self, request: operator.ListSitesRequest, context: Context) -> operator.ListSitesResponse:
+        return self._handler.list_sites()
+
+    def RevokeSite(
+        self, request: operator.RevokeSiteRequest, context: Context
+    ) -> operator.RevokeSiteResponse:
+        return self._handler.revoke_site(current_caller(), request)
+
+    def CreateStudy(
+        self, request: operator.CreateStudyRequest, context: Context
+    ) -> operator.CreateStudyResponse:
+        return self._handler.create_study(current_caller(), request)
+
+    def ControlStudy(
+        self, request: operator.ControlStudyRequest, context: Context
+    ) -> operator.ControlStudyResponse:
+        return self._handler.control_study(current_caller(), request)
+
+    def GetStatus(self, request: operator.GetStatusRequest, context: Context) -> operator.GetStatusResponse:
+        return self._handler.get_status(request)
+
+    def VerifyAudit(
+        self, request: operator.VerifyAuditRequest, context: Context
+    ) -> operator.VerifyAuditResponse:
+        return self._handler.verify_audit()
+
+    def ExportDrop(
+        self, request: operator.ExportDropRequest, context: Context
+    ) -> Iterator[operator.ExportDropResponse]:
+        return self._drops.export(current_caller(), request)
+
+    def ImportDrop(
+        self, request_iterator: Iterator[operator.ImportDropRequest], context: Context
+    ) -> operator.ImportDropResponse:
+        caller = current_caller()
+        with PacedParts(request_iterator, lambda part: len(part.chunk), self._pace) as parts:
+            return self._drops.take(caller, (part.chunk for part in parts))

@@ -1,0 +1,221 @@
+"""The only place where the aggregator's objects are made and joined, and where their life begins and
+ends.
+
+`serve` is the program: it runs until SIGTERM or Ctrl-C. `Aggregator` is the same without signals, for
+whoever wants a server inside another program. Start in this order: lock, database, studies, clock, port;
+the end is the same backwards, and every step of it happens even when another fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from types import FrameType, TracebackType
+from typing import Self
+
+from aggregator.answer_intake import AnswerIntake
+from aggregator.call_guard import CallGuard
+from aggregator.config import AggregatorConfig
+from aggregator.estimation_desk import EstimationDesk
+from aggregator.file_sites import FileSites
+from aggregator.handlers.drop import DropHandler, Signing
+from aggregator.handlers.enrolment import EnrolmentHandler, count_sites
+from aggregator.handlers.federation import FederationHandler
+from aggregator.handlers.operator import Invitations, OperatorHandler
+from aggregator.identity import IdentityResolver, SiteStanding
+from aggregator.initialise import load_authority
+from aggregator.liveness import Liveness
+from aggregator.metrics import AggregatorMetrics
+from aggregator.prior_estimation import EstimationWorker
+from aggregator.server import AggregatorServer, GuardInterceptor
+from aggregator.server_identity import ServerIdentity
+from aggregator.service import StudyService
+from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
+from aggregator.state_layout import blob_folder, make_store, state_lock
+from aggregator.store import Store
+from aggregator.study_clock import StudyClock
+from aggregator.update_checks import GateLimits
+from aggregator.upload_pace import PaceLimits
+from common import log
+from common.errors import FedmapError
+from common.pki import certificate_facts
+from common.telemetry import TelemetryServer
+
+_KIB = 1024
+
+
+def clock_ms() -> int:
+    """The aggregator's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class StoreRegister:
+    """The store, as far as identities ask it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def standing(self, site: str) -> SiteStanding | None:
+        with self._store.reading() as transaction:
+            row = transaction.sites.get(site)
+        return None if row is None else SiteStanding(row.tier, row.state)
+
+    def is_revoked(self, serial: str) -> bool:
+        with self._store.reading() as transaction:
+            return transaction.certificates.is_revoked(serial)
+
+
+class Aggregator:
+    """One running aggregator. Use it in a `with` block; `wait` returns when it can no longer work."""
+
+    def __init__(self, config: AggregatorConfig, clock: Callable[[], int] = clock_ms) -> None:
+        self._config = config
+        self._clock_ms = clock
+        self._stack = ExitStack()
+        self._ended = threading.Event()
+        self._failed = False
+        self.metrics = AggregatorMetrics()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def telemetry_port(self) -> int | None:
+        return self._telemetry.port if self._telemetry is not None else None
+
+    def end(self) -> None:
+        """Lets `wait` return."""
+        self._ended.set()
+
+    def wait(self) -> bool:
+        """Until `end`, or until a part that the studies need has failed: False then."""
+        self._ended.wait()
+        return not self._failed
+
+    def ready(self) -> str | None:
+        """What keeps the aggregator from working; None when nothing does."""
+        if not self._clock.alive:
+            return "the clock of the studies has stopped"
+        try:
+            count_sites(self._store, self.metrics)
+        except FedmapError as error:
+            return f"the database does not answer ({error.code})"
+        return None
+
+    def _start(self, stack: ExitStack) -> None:
+        config, metrics, limits = self._config, self.metrics, self._config.limits
+        clock = self._clock_ms
+        now = datetime.now(UTC)
+        authority = load_authority(config)
+        stack.enter_context(state_lock(config))
+        identity = ServerIdentity(config, authority, now)
+        store = self._store = make_store(config)
+        stack.callback(store.close)
+        store.prepare()
+        worker = stack.enter_context(EstimationWorker(blob_folder(config)))
+
+        liveness = Liveness(int(limits.silent_after_seconds * 1000), clock())
+        resolver = IdentityResolver(StoreRegister(store))
+        desk = EstimationDesk(store, worker, metrics, clock)
+        file_sites = FileSites(config.server.state / "file_sites.json")
+        service = StudyService(store, desk, liveness, file_sites, metrics, clock, limits.polls)
+        gate = GateLimits(limits.norm_factor, limits.max_log_omega, limits.max_answer_bytes)
+        intake = AnswerIntake(service, store, gate, metrics, clock)
+        enrolment = EnrolmentHandler(
+            store, authority, config.pki.site_days, resolver, liveness, metrics, clock
+        )
+        federation = FederationHandler(service, intake, store, liveness, enrolment, metrics, clock)
+        fingerprint = certificate_facts(identity.client_ca_pem).fingerprint
+        invitations = Invitations(fingerprint, authority is not None, config.pki.invitation_hours)
+        operator = OperatorHandler(service, store, liveness, resolver, invitations, metrics, clock)
+        signing = Signing(
+            lambda: identity.pair.certificate_pem, lambda: identity.pair.key_pem, identity.client_ca_pem
+        )
+        drop_folder = config.server.state / "drops"
+        shutil.rmtree(drop_folder, ignore_errors=True)  # what a crash left half written
+        drops = DropHandler(
+            service,
+            store,
+            intake,
+            federation,
+            enrolment,
+            resolver,
+            signing,
+            drop_folder,
+            limits.max_answer_bytes,
+            metrics,
+            clock,
+        )
+        pace = PaceLimits(limits.upload_seconds, limits.stall_seconds, limits.slowest_kib_per_second * _KIB)
+        guard = CallGuard(resolver, limits.calls_per_caller, clock)
+        self._server = AggregatorServer(
+            config.listen,
+            identity,
+            GuardInterceptor(guard, metrics),
+            EnrolmentServicer(enrolment),
+            FederationServicer(federation, pace),
+            OperatorServicer(operator, drops, pace),
+            polls=limits.polls,
+            with_reflection=config.server.reflection,
+        )
+        stack.callback(self._server.stop, config.server.stop_seconds)
+
+        def hourly() -> None:
+            identity.renew(datetime.now(UTC))
+            metrics.certificate_ends(identity.ends.timestamp())
+
+        service.load()
+        hourly()
+        count_sites(self._store, self.metrics)
+        self._clock = StudyClock(service, clock, hourly, self._give_up)
+        stack.callback(self._clock.stop)
+        stack.callback(service.stop_polls)
+        self._clock.start()
+        self._server.start()
+        self._telemetry = None
+        if config.metrics.listen:
+            self._telemetry = TelemetryServer(config.metrics.listen, metrics.registry, self.ready)
+            self._telemetry.start()
+            stack.callback(self._telemetry.stop)
+        log.get_logger().info("serving", address=config.server.address, port=self._server.port)
+
+    def _give_up(self) -> None:
+        self._failed = True
+        self._ended.set()
+
+
+def serve(config: AggregatorConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises where the aggregator could not start or had to give up."""
+    log.configure(config.log.level, service="aggregator")
+    aggregator = Aggregator(config)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        aggregator.end()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    with aggregator:
+        if not aggregator.wait():
+            raise FedmapError(
+                "a part of the aggregator has failed, so it stopped",
+                hint="look at its log and start it again; the studies go on where they were",
+            )
+        log.get_logger().info("stopping")
+    log.get_logger().info("stopped")

@@ -1,0 +1,123 @@
+"""`fedmap-site doctor | check-config | check-data`: what is wrong, before it matters. They change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from site_agent.cli_output import (
+    DEFAULT_CONFIG,
+    Config,
+    Json,
+    load_config,
+    now,
+    print_json,
+    print_table,
+    print_text,
+    say,
+)
+
+DOCTOR_FOUND_A_FAULT = 3
+
+
+def doctor_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Look for what is wrong, and name it with the next step. Exit code 3 when something fails."""
+    from site_agent.doctor import examine
+    from site_agent.wiring import software_version
+
+    found = examine(config, now(), software_version())
+    if as_json:
+        print_json(
+            [{"name": f.name, "status": f.verdict, "finding": f.message, "next_step": f.hint} for f in found]
+        )
+    else:
+        for finding in found:
+            print_text(f"{finding.verdict:<8} {finding.name}: {finding.message}")
+            if finding.hint:
+                print_text(f"         next: {finding.hint}")
+    if any(finding.verdict == "fail" for finding in found):
+        raise typer.Exit(DOCTOR_FOUND_A_FAULT)
+
+
+def check_config_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Check the configuration and the policy: every fault at once. Touches nothing."""
+    from site_agent.policy import read_policy
+
+    settings = load_config(config)
+    policy = read_policy(settings.policy.file)
+    if as_json:
+        sections = {"config": settings.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}
+        print_json({"file": str(config), **sections})
+        return
+    print_text(f"{config} and {settings.policy.file} are in order. In effect:")
+    for name, section in settings:
+        if name != "policy":
+            print_text(*(f"  {name}.{key} = {_shown(value)}" for key, value in section))
+    print_text(*(f"  policy: {key} = {_shown(value)}" for key, value in policy))
+
+
+def check_data_command(
+    plan: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="Study plan (TOML).")
+    ],
+    file: Annotated[
+        Path | None, typer.Option(exists=True, help="Patients' file; default: as configured for the study.")
+    ] = None,
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Would this site's file do for a plan? Columns, ranges and counts; never a row."""
+    from common.errors import ConfigError
+    from common.plan import load_plan
+    from site_agent.policy import read_policy
+
+    settings = load_config(config)
+    study_plan = load_plan(plan)
+    path = file or settings.data.path_of(study_plan.study.name)
+    if path is None:
+        raise ConfigError(
+            str(config),
+            (f"no file is named for the study {study_plan.study.name}",),
+            hint="Name it under [data] file or [data.files], or give --file.",
+        )
+    policy = read_policy(settings.policy.file)
+    from site_agent.check_data import check_data
+
+    report = check_data(study_plan, settings.site.name, path, policy)
+    if as_json:
+        print_json(
+            {
+                "study": report.study,
+                "file": str(path),
+                "usable": report.usable,
+                "problems": report.problems,
+                "counts": {line.name: line.value for line in report.counts},
+                "left_out": {line.name: line.value for line in report.left_out},
+                "notes": report.notes,
+            }
+        )
+    else:
+        rows = [(line.name, line.value) for line in report.counts]
+        rows += [(f"left out: {line.name}", line.value) for line in report.left_out]
+        if rows:
+            print_table(("what", "count"), rows)
+        for note in report.notes:
+            say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        for problem in report.problems:
+            say.print(f"problem: {problem}", markup=False, highlight=False, soft_wrap=True)
+        fits = "can be used" if report.usable else "cannot be used as it is"
+        print_text(f"{path} {fits} for {report.study}.")
+    if not report.usable:
+        raise typer.Exit(1)
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "":
+        return "(none)"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "(none)"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "(all)"
+    return str(value)

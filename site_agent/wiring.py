@@ -1,0 +1,201 @@
+"""The one place where the agent's parts are made and joined: for the run loop and for the commands.
+
+Nothing is decided here. What is heavy (torch, pandas, gRPC) is imported where it is first needed, so that a
+command which only looks at a file answers at once. Commands that only record take no lock; whoever trains
+holds it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from functools import cached_property
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from common.durable_files import make_folder
+from site_agent.audit_log import AuditLog
+from site_agent.config import SiteConfig
+from site_agent.identity_files import read_identity, remove_old_generations
+from site_agent.policy import SitePolicy, read_policy
+
+if TYPE_CHECKING:
+    from common.contract.v1 import federation_pb2 as pb
+    from common.telemetry import TelemetryServer
+    from site_agent.agent import Agent
+    from site_agent.connection import Connection
+    from site_agent.drop_rounds import FileSite
+    from site_agent.metrics import SiteMetrics
+    from site_agent.notices import Tell
+    from site_agent.outbox import Outbox
+    from site_agent.renewal import Renewal
+    from site_agent.state import SiteState
+    from site_agent.stopping import Stop
+    from site_agent.workplace import Workplace
+
+
+def software_version() -> str:
+    return metadata.version("fedmap")
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Site:
+    """What every command works with; the state folder is made where it is missing."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self.config = config
+        make_folder(config.site.state)
+        self.audit = AuditLog(config.site.state / "audit.jsonl", clock_ms)
+
+    @property
+    def name(self) -> str:
+        return self.config.site.name
+
+    @cached_property
+    def state(self) -> SiteState:
+        from site_agent.state import SiteState
+
+        state = SiteState(self.config.site.state)
+        state.prepare()
+        return state
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        from site_agent.outbox import Outbox
+
+        return Outbox(self.state.outbox_folder, self.audit, clock_ms)
+
+    def policy(self) -> SitePolicy:
+        """As the file says now."""
+        return read_policy(self.config.policy.file)
+
+    def connect(self) -> Connection:
+        """A connection with the identity in force."""
+        from site_agent.connection import Connection
+        from site_agent.renewal import credentials_of, read_authority
+        from site_agent.routes import route_of
+
+        authority = read_authority(self.config.aggregator.ca_bundle)
+        identity = read_identity(self.config.site.state)
+        return Connection(route_of(self.config.aggregator), credentials_of(identity, authority))
+
+    def by_files(self) -> FileSite:
+        from site_agent.drop_rounds import FileSite
+
+        return FileSite(self.name, read_identity(self.config.site.state), self.state, self.audit)
+
+    def workplace(self, policy: SitePolicy) -> Workplace:
+        from site_agent.workplace import Workplace
+
+        return Workplace(self.name, self.state, self.outbox, self.config.data, policy, clock_ms)
+
+
+def compute_on_one_thread() -> None:
+    """Before torch computes: the same bits everywhere, and one core of a shared machine."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from site_agent.local_trainer import use_one_thread
+
+    use_one_thread()
+
+
+class _PolicyWatch:
+    """The workplace under the policy as the file says now; a new one where it says something else."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._workplace = site.workplace(site.policy())
+
+    def __call__(self) -> Workplace:
+        policy = self._site.policy()
+        if policy != self._workplace.policy:
+            self._site.audit.append("policy.changed", policy.digest, {"egress": policy.egress})
+            self._workplace = self._site.workplace(policy)
+        return self._workplace
+
+
+def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
+    """Run until `stop`. The state folder is this agent's alone meanwhile."""
+    compute_on_one_thread()
+    from common.contract.v1 import federation_pb2 as pb
+    from site_agent.connection import Connection
+    from site_agent.metrics import SiteMetrics
+    from site_agent.renewal import Renewal, read_authority
+    from site_agent.routes import route_of
+
+    site = Site(config)
+    with site.state.lock:
+        watch = _PolicyWatch(site)
+        remove_old_generations(config.site.state)
+        site.outbox.clear_leftovers()
+        renewal = Renewal(config.site.state, site.name, read_authority(config.aggregator.ca_bundle))
+        route = route_of(config.aggregator)
+        started = site.state.begin()
+        in_force = {"version": software_version(), "policy": watch().policy.digest}
+        site.audit.append("agent.started", str(started.start), in_force)
+        metrics = SiteMetrics()
+        instance = pb.AgentInstance(id=started.id, start=started.start)
+        with Connection(route, renewal.credentials(), metrics.received.inc, metrics.sent.inc) as connection:
+            agent = _join(site, instance, connection, renewal, watch, metrics, tell, stop)
+            telemetry = _telemetry(config, metrics, agent)
+            try:
+                agent.run()
+            finally:
+                if telemetry is not None:
+                    telemetry.stop()
+        site.audit.append("agent.stopped", str(started.start))
+
+
+def _join(
+    site: Site,
+    instance: pb.AgentInstance,
+    connection: Connection,
+    renewal: Renewal,
+    watch: _PolicyWatch,
+    metrics: SiteMetrics,
+    tell: Tell,
+    stop: Stop,
+) -> Agent:
+    from site_agent.agent import Agent, AgentSettings
+    from site_agent.agent_status import AgentStatus
+    from site_agent.courier import Courier
+    from site_agent.heartbeat import Heartbeat
+    from site_agent.notices import Notices
+    from site_agent.task_desk import TaskDesk
+
+    timing = site.config.agent
+    notices = Notices(tell)
+    heartbeat = Heartbeat(connection.heartbeat, instance, timing.heartbeat_seconds)
+    return Agent(
+        settings=AgentSettings(software_version(), timing.poll_seconds, timing.longest_backoff_seconds),
+        instance=instance,
+        connection=connection,
+        renewal=renewal,
+        heartbeat=heartbeat,
+        courier=Courier(site.outbox, connection, heartbeat, metrics, notices, stop),
+        desk=TaskDesk(site.state, connection, heartbeat, metrics, notices, stop),
+        workplace=watch,
+        audit=site.audit,
+        metrics=metrics,
+        status=AgentStatus(site.config.site.state, clock_ms),
+        tell=notices,
+        stop=stop,
+        now=now,
+    )
+
+
+def _telemetry(config: SiteConfig, metrics: SiteMetrics, agent: Agent) -> TelemetryServer | None:
+    if not config.metrics.listen:
+        return None
+    from common.telemetry import TelemetryServer
+
+    server = TelemetryServer(config.metrics.listen, metrics.registry, agent.missing)
+    server.start()
+    return server

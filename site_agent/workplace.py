@@ -1,0 +1,96 @@
+"""Where tasks are done under one policy: the door on one side, the exit gate on the other.
+
+Shared by the agent on the network and by rounds that travel as files. Nothing here dials out, and nothing is
+done for a study whose exact terms this site has not approved.
+"""
+
+from __future__ import annotations
+
+from common.contract.v1 import federation_pb2 as pb
+from common.data.site_dataset import SiteDataset
+from common.errors import FedmapError, NotFoundError
+from common.fault_points import reach
+from common.models import model_of
+from common.parameter_files import PriorFile, decode_prior
+from common.study_terms import StudyTerms
+from site_agent.audit_log import Clock
+from site_agent.config import DataSection
+from site_agent.data_loader import DataLoader
+from site_agent.egress import ExitGate
+from site_agent.heartbeat import Heartbeat, Stage
+from site_agent.local_trainer import Work, perform
+from site_agent.outbox import Outbox
+from site_agent.outbox_item import OutboxItem
+from site_agent.policy import SitePolicy
+from site_agent.state import SiteState
+
+_STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
+
+
+class Workplace:
+    """One policy in force, with everything that a task needs on this machine."""
+
+    def __init__(
+        self, site: str, state: SiteState, outbox: Outbox, data: DataSection, policy: SitePolicy, clock: Clock
+    ) -> None:
+        self.policy = policy
+        self._state = state
+        self._outbox = outbox
+        self._data = data
+        self._loader = DataLoader(site, state, policy)
+        self._gate = ExitGate(site, policy, outbox, clock)
+
+    def approved_terms(self, task: pb.Task) -> StudyTerms:
+        """The terms that this site has agreed to, if the task is of exactly those; else `NotFoundError`."""
+        terms = self._state.terms(task.study)
+        if terms.digest != task.terms_digest:
+            raise NotFoundError(
+                f"the task {task.id} of {task.study} is not under the terms that this site approved",
+                hint="See `fedmap-site studies`; leave the study and approve it again if its terms changed.",
+            )
+        return terms
+
+    def takes_part(self, study: str) -> bool:
+        return study in self._state.studies()
+
+    def answered(self, task: pb.Task) -> OutboxItem | None:
+        return self._outbox.find(task.study, task.id, task.attempt)
+
+    def load(self, terms: StudyTerms) -> SiteDataset:
+        return self._loader.load(terms, self._data.path_of(terms.study))
+
+    def work(
+        self,
+        task: pb.Task,
+        terms: StudyTerms,
+        dataset: SiteDataset,
+        prior: PriorFile | None,
+        heartbeat: Heartbeat | None = None,
+    ) -> Work:
+        def on_progress(stage: str, share: float) -> None:
+            if heartbeat is not None:
+                heartbeat.at(task.study, task.id, _STAGES.get(stage, "training"), share)
+            if task.kind == pb.TASK_KIND_FIT and stage == "training" and share > 0:
+                reach("agent.training")
+
+        before = task.round if task.kind == pb.TASK_KIND_FIT else None
+        own = self._state.newest_model(task.study, model_of(terms.plan).network, before)
+        return perform(task, terms, dataset, prior, own, self.policy, on_progress)
+
+    def read_prior(self, task: pb.Task, terms: StudyTerms) -> PriorFile | None:
+        """The prior that was fetched for a task; None where the task has none."""
+        if not task.prior_digest:
+            return None
+        path = self._state.prior_path(task.study, task.prior_digest)
+        return decode_prior(model_of(terms.plan).network, terms.plan.prior, path)
+
+    def keep(
+        self, task: pb.Task, terms: StudyTerms, work: Work, dataset: SiteDataset, prior: PriorFile | None
+    ) -> OutboxItem:
+        """The model first: whoever finds the answer in the outbox can rely on the model behind it."""
+        if work.model is not None:
+            self._state.save_model(task.study, task.round, model_of(terms.plan).network, work.model)
+        return self._gate.pass_out(task, terms, work, dataset, prior)
+
+    def fail(self, task: pb.Task, terms: StudyTerms, error: FedmapError) -> OutboxItem:
+        return self._gate.fail(task, terms, error)

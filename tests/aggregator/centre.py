@@ -1,0 +1,314 @@
+"""An aggregator without gRPC, with a clock of the test's own, and sites that answer by script.
+
+Everything is real but the clock and, where a test wants it, the moment at which a computation ends.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aggregator.answer_intake import AnswerIntake
+from aggregator.coordinator_state import OpenTask
+from aggregator.estimation_desk import EstimationDesk
+from aggregator.estimation_messages import Request, Result
+from aggregator.estimation_worker import estimate
+from aggregator.file_sites import FileSites
+from aggregator.handlers.drop import DropHandler, Signing
+from aggregator.handlers.enrolment import EnrolmentHandler
+from aggregator.handlers.federation import FederationHandler
+from aggregator.handlers.operator import Invitations, OperatorHandler
+from aggregator.identity import Caller, IdentityResolver
+from aggregator.liveness import Liveness
+from aggregator.metrics import AggregatorMetrics
+from aggregator.polls import Poll
+from aggregator.service import StudyService
+from aggregator.store import BlobStore, Store
+from aggregator.update_checks import GateLimits
+from aggregator.wiring import StoreRegister
+from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from common.errors import FedmapError
+from common.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
+from tests.aggregator import small_study as made
+
+START = 1_700_000_000_000  # unix ms
+SILENT_AFTER = 120_000
+OPERATOR = Caller("operator", "kim", 0, "01")
+
+
+class Clock:
+    """Stands still unless the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+    @property
+    def moment(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self.now / 1000, datetime.UTC)
+
+
+class Estimator:
+    """Computes in this process: at once, or when the test says so."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self.blobs = blobs
+        self.at_once = True
+        self.failures: list[FedmapError] = []  # the next results are these
+        self.waiting: list[tuple[Request, Future[Result]]] = []
+        self.asked: list[Request] = []
+
+    def submit(self, request: Request) -> Future[Result]:
+        self.asked.append(request)
+        future: Future[Result] = Future()
+        self.waiting.append((request, future))
+        if self.at_once:
+            self.compute()
+        return future
+
+    def compute(self) -> None:
+        """Finish what waits."""
+        waiting, self.waiting = self.waiting, []
+        for request, future in waiting:
+            if self.failures:
+                future.set_exception(self.failures.pop(0))
+            else:
+                future.set_result(estimate(request, self.blobs))
+
+
+@dataclass
+class Centre:
+    """All handlers over one store."""
+
+    folder: Path
+    clock: Clock = field(default_factory=Clock)
+    issues_certificates: bool = True
+
+    def __post_init__(self) -> None:
+        self.authority, _ = CertificateAuthority.create("test", 3650, self.clock.moment)
+        server = new_key()
+        self.server_key = key_pem(server)
+        self.server_certificate = self.authority.issue(
+            server.public_key(), Identity("aggregator"), 397, self.clock.moment, ("localhost",)
+        )
+        self.open()
+
+    def open(self) -> None:
+        """Also what a restart does."""
+        self.store = Store(f"sqlite:///{self.folder / 'fedmap.db'}", BlobStore(self.folder / "blobs"))
+        self.store.prepare()
+        self.metrics = AggregatorMetrics()
+        self.estimator = Estimator(self.store.blobs)
+        self.liveness = Liveness(SILENT_AFTER, self.clock())
+        self.resolver = IdentityResolver(StoreRegister(self.store))
+        self.file_sites = FileSites(self.folder / "file_sites.json")
+        desk = EstimationDesk(self.store, self.estimator, self.metrics, self.clock)
+        self.service = StudyService(
+            self.store, desk, self.liveness, self.file_sites, self.metrics, self.clock, 16
+        )
+        limits = GateLimits(max_tensor_bytes=1 << 20)
+        self.intake = AnswerIntake(self.service, self.store, limits, self.metrics, self.clock)
+        authority = self.authority if self.issues_certificates else None
+        self.enrolment = EnrolmentHandler(
+            self.store, authority, 90, self.resolver, self.liveness, self.metrics, self.clock
+        )
+        self.federation = FederationHandler(
+            self.service,
+            self.intake,
+            self.store,
+            self.liveness,
+            self.enrolment,
+            self.metrics,
+            self.clock,
+        )
+        invitations = Invitations(self.authority.fingerprint, self.issues_certificates, 72)
+        self.operator = OperatorHandler(
+            self.service,
+            self.store,
+            self.liveness,
+            self.resolver,
+            invitations,
+            self.metrics,
+            self.clock,
+        )
+        signing = Signing(
+            lambda: self.server_certificate, lambda: self.server_key, self.authority.certificate_pem
+        )
+        self.drops = DropHandler(
+            self.service,
+            self.store,
+            self.intake,
+            self.federation,
+            self.enrolment,
+            self.resolver,
+            signing,
+            self.folder / "drops",
+            1 << 20,
+            self.metrics,
+            self.clock,
+        )
+        self.service.load()
+
+    def restart(self) -> None:
+        self.store.close()
+        self.open()
+
+    def invite(self, site: str, tier: int = 1) -> operator_pb2.InviteResponse:
+        return self.operator.invite(OPERATOR, operator_pb2.InviteRequest(site=site, tier=tier, region="east"))
+
+    def enrolled(self, site: str, tier: int = 1) -> Site:
+        """Invited and enrolled, as a site would do it."""
+        key = new_key()
+        token = self.invite(site, tier).token
+        response = self.enrolment.enrol(
+            enrolment_pb2.EnrolRequest(
+                site=site, token=token, csr_pem=make_csr(key, Identity("site", site)), software_version="1"
+            )
+        )
+        serial = certificate_facts(response.certificate_pem).serial
+        caller = Caller("site", site, tier, serial)
+        return Site(self, caller, key_pem(key), response.certificate_pem)
+
+    def create(self, *sites: str, name: str = "small-binary", rounds: int = 2, extra: str = "") -> made.Small:
+        """A study of these sites, up for approval."""
+        text = made.BINARY.replace('"small-binary"', f'"{name}"') + extra
+        response = self.operator.create_study(
+            OPERATOR,
+            operator_pb2.CreateStudyRequest(plan_toml=text, rounds=rounds, seed=5, sites=sites),
+        )
+        return made.Small(self.service.study(response.study).terms)
+
+    def control(self, study: made.Small, action: operator_pb2.StudyAction.ValueType) -> str:
+        request = operator_pb2.ControlStudyRequest(study=study.terms.study, action=action)
+        return self.operator.control_study(OPERATOR, request).phase
+
+    def started(
+        self, *sites: Site, name: str = "small-binary", rounds: int = 2, extra: str = ""
+    ) -> made.Small:
+        """A study that all these sites approved, started."""
+        study = self.create(*(site.name for site in sites), name=name, rounds=rounds, extra=extra)
+        for site in sites:
+            site.approve(study)
+        self.control(study, operator_pb2.STUDY_ACTION_START)
+        return study
+
+    def status(self, study: made.Small) -> operator_pb2.StudyStatus:
+        request = operator_pb2.GetStatusRequest(study=study.terms.study)
+        (status,) = self.operator.get_status(request).studies
+        return status
+
+    def task(self, study: made.Small) -> OpenTask:
+        task = self.service.study(study.terms.study).state.task
+        assert task is not None
+        return task
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site that answers what it is asked, with made-up but sound content."""
+
+    centre: Centre
+    caller: Caller
+    key: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.caller.name
+
+    def approve(self, study: made.Small) -> None:
+        request = federation_pb2.ApproveRequest(study=study.terms.study, terms_digest=study.terms.digest)
+        self.centre.federation.approve(self.caller, request)
+
+    def next_task(self, wait_seconds: int = 0) -> federation_pb2.Task | None:
+        request = federation_pb2.NextTaskRequest(
+            instance=federation_pb2.AgentInstance(id=self.name, start=1), wait_seconds=wait_seconds
+        )
+        response = self.centre.federation.next_task(self.caller, request, Poll())
+        return response.task if response.HasField("task") else None
+
+    def submit(self, answer: federation_pb2.Answer, tensors: bytes = b"") -> federation_pb2.Receipt:
+        return self.centre.federation.submit(self.caller, parts_of(answer, tensors)).receipt
+
+    def work(self, study: made.Small) -> federation_pb2.Receipt:
+        """Fetch the open task and answer it."""
+        task = self.next_task()
+        assert task is not None
+        answer, tensors = scripted(study, task, self.name)
+        return self.submit(answer, tensors)
+
+
+def run_until(study: made.Small, phase: str, *sites: Site) -> None:
+    """The sites do what they are asked, in turn, and stop the moment the study reaches the phase."""
+    centre = sites[0].centre
+    for _ in range(100):
+        for site in sites:
+            if centre.service.study(study.terms.study).state.phase == phase:
+                return
+            if site.next_task() is not None:
+                site.work(study)
+    raise AssertionError(f"the study never came to {phase}")
+
+
+def scripted(study: made.Small, task: federation_pb2.Task, site: str) -> tuple[federation_pb2.Answer, bytes]:
+    """A sound answer to any task of the small binary study; the same one each time."""
+    seed = int.from_bytes(hashlib.sha256(f"{site} {task.id}".encode()).digest()[:4], "big")
+    tensors = b""
+    answer = federation_pb2.Answer(
+        study=task.study,
+        task_id=task.id,
+        attempt=task.attempt,
+        site=site,
+        terms_digest=task.terms_digest,
+    )
+    match task.kind:
+        case federation_pb2.TASK_KIND_STATISTICS:
+            tensors = made.statistics_bytes(rows=40)
+            answer.statistics.rows = 40
+            answer.statistics.layout_digest = made.LAYOUT
+        case federation_pb2.TASK_KIND_INITIALISE:
+            tensors = made.theta_bytes(study, seed)
+            answer.initial_model.SetInParent()
+        case federation_pb2.TASK_KIND_FIT:
+            tensors = made.fit_bytes(study, seed)
+            answer.fit.log_omega = -0.5
+            answer.fit.loss = 0.4
+            answer.fit.validation_loss = 0.5
+            answer.fit.epochs = 1
+            for model, value in (("personal", 0.8), ("global", 0.7)):
+                answer.fit.validation_scores.add(model=model, metric="auroc", value=value)
+        case federation_pb2.TASK_KIND_RULE:
+            answer.rule.threshold = 0.4
+            answer.rule.validation_rows = 10
+        case federation_pb2.TASK_KIND_EVALUATE:
+            answer.evaluation.scores.add(model="personal", metric="auroc", value=0.81)
+            answer.evaluation.scores.add(model="global", metric="auroc", note="too few events")
+        case _:
+            raise AssertionError(f"an unknown kind of task: {task.kind}")
+    answer.tensors_size = len(tensors)
+    answer.tensors_digest = hashlib.sha256(tensors).hexdigest() if tensors else ""
+    return answer, tensors
+
+
+def parts_of(
+    answer: federation_pb2.Answer, tensors: bytes, piece: int = 4096
+) -> Iterator[federation_pb2.SubmitAnswerRequest]:
+    yield federation_pb2.SubmitAnswerRequest(answer=answer)
+    for start in range(0, len(tensors), piece):
+        yield federation_pb2.SubmitAnswerRequest(chunk=tensors[start : start + piece])
+
+
+@contextmanager
+def centre_in(folder: Path, *, issues_certificates: bool = True) -> Iterator[Centre]:
+    centre = Centre(folder, issues_certificates=issues_certificates)
+    try:
+        yield centre
+    finally:
+        centre.store.close()

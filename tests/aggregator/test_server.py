@@ -1,0 +1,637 @@
+"""The server over real mutual TLS: who gets in, what bad callers are told, and that studies go on all
+the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from aggregator.initialise import pki_paths
+from aggregator.state_layout import state_lock
+from aggregator.wiring import Aggregator
+from common.contract.v1 import enrolment_pb2
+from common.contract.v1 import federation_pb2 as pb
+from common.contract.v1 import operator_pb2 as operator_pb
+from common.digests import sha256_hex
+from common.errors import (
+    ConflictError,
+    FedmapError,
+    IntegrityError,
+    LimitError,
+    NotAllowedError,
+    NotFoundError,
+    RejectedError,
+    StaleError,
+    StateError,
+    StorageError,
+    TokenError,
+    UnreachableError,
+)
+from common.pki import CertificateAuthority, Identity, make_csr, new_key
+from common.transport.status import typed_error
+from tests.aggregator import small_study as made
+from tests.aggregator.centre import scripted
+from tests.aggregator.running import SECONDS, Client, Running, config_in, running
+
+LIMITS = """
+[limits]
+stall_seconds = 0.5
+upload_seconds = 20.0
+slowest_kib_per_second = 0.0
+calls_per_caller = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("centre"), LIMITS) as made_centre:
+        yield made_centre
+
+
+@pytest.fixture(scope="module")
+def pair(centre: Running) -> tuple[Client, Client]:
+    """Two enrolled T1 sites."""
+    return centre.site("north"), centre.site("south")
+
+
+@contextmanager
+def refused(kind: type[FedmapError], match: str = "") -> Iterator[None]:
+    """The call fails with this error, which names a next step."""
+    with pytest.raises(grpc.RpcError) as caught:
+        yield
+    error = typed_error(caught.value)
+    assert type(error) is kind, f"{type(error).__name__}: {error}"
+    assert match in error.message
+    assert error.hint
+
+
+def test_a_study_runs_to_its_end_over_the_network(centre: Running, pair: tuple[Client, Client]) -> None:
+    study = centre.study(*pair, name="whole-run", rounds=2)
+    asked = 0
+    while centre.status("whole-run").phase != "complete":
+        for site in pair:
+            task = site.next_task(wait_seconds=1)
+            if task is not None and task.study == "whole-run":
+                site.submit(*scripted(study, task, site.name))
+        asked += 1
+        assert asked < 60
+    status = centre.status("whole-run")
+    assert [r.round for r in status.history] == [1, 2]
+    prior = pair[0].federation.FetchPrior(
+        pb.FetchPriorRequest(study="whole-run", digest=status.prior_digest), timeout=SECONDS
+    )
+    assert sum(len(part.chunk) for part in prior) > 0
+
+
+def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client, Client]) -> None:
+    _open_round(centre, pair, "offsets")
+    task = pair[0].next_task(wait_seconds=30)
+    assert task is not None
+
+    def fetch(offset: int) -> bytes:
+        request = pb.FetchPriorRequest(study="offsets", digest=task.prior_digest, offset=offset)
+        return b"".join(part.chunk for part in pair[0].federation.FetchPrior(request, timeout=SECONDS))
+
+    whole = fetch(0)
+    assert len(whole) == task.prior_size
+    assert fetch(100) == whole[100:]
+    assert fetch(len(whole)) == b""
+    with refused(StateError):
+        fetch(len(whole) + 1)
+    with refused(NotFoundError):
+        list(
+            pair[0].federation.FetchPrior(
+                pb.FetchPriorRequest(study="offsets", digest="../../etc/passwd"), timeout=SECONDS
+            )
+        )
+    _abort(centre, "offsets")
+
+
+# Certificates and tokens
+
+
+def test_a_wrong_token_is_refused(centre: Running) -> None:
+    centre.invite("wrong-token")
+    with refused(TokenError, "not one of this federation"):
+        centre.enrol("wrong-token", "x" * 43, _csr("wrong-token"))
+
+
+def test_a_token_works_once_also_when_two_use_it_at_the_same_moment(centre: Running) -> None:
+    token = centre.invite("twice")
+    told: list[type[FedmapError]] = []
+
+    def enrol(_: int) -> bool:
+        try:
+            centre.enrol("twice", token, _csr("twice"))
+        except grpc.RpcError as error:
+            told.append(type(typed_error(error)))
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(enrol, range(4))) == [False, False, False, True]
+    assert told == [TokenError] * 3
+    with refused(TokenError, "has been used"):
+        centre.enrol("twice", token, _csr("twice"))
+
+
+def test_an_expired_token_is_refused(centre: Running) -> None:
+    token = centre.invite("too-late")
+    with centre.clock.ahead(days=3.1), refused(TokenError, "expired"):
+        centre.enrol("too-late", token, _csr("too-late"))
+
+
+def test_another_sites_token_is_refused_and_stays_good_for_its_own_site(centre: Running) -> None:
+    token = centre.invite("owner")
+    centre.invite("thief")
+    with refused(TokenError, "another site"):
+        centre.enrol("thief", token, _csr("thief"))
+    centre.enrol("owner", token, _csr("owner"))
+
+
+def test_a_request_with_a_foreign_name_is_rejected_and_uses_no_token_up(centre: Running) -> None:
+    token = centre.invite("honest")
+    with refused(RejectedError, "another name"):
+        centre.enrol("honest", token, _csr("somebody-else"))
+    with refused(RejectedError):
+        centre.enrol("honest", token, b"no request at all")
+    centre.enrol("honest", token, _csr("honest"))
+
+
+def test_a_second_enrolment_revokes_the_first_certificate(centre: Running) -> None:
+    first = centre.site("moved")
+    first.hello()
+    second = centre.site("moved")
+    second.hello()
+    with refused(NotAllowedError, "revoked"):
+        first.hello()
+
+
+def test_a_renewed_certificate_works_beside_the_old_one_and_only_for_the_same_name(centre: Running) -> None:
+    site = centre.site("renewing")
+    key = new_key()
+    request = enrolment_pb2.RenewRequest(csr_pem=make_csr(key, Identity("site", "renewing")))
+    renewed = site.enrolment.Renew(request, timeout=SECONDS)
+    assert renewed.certificate_pem != site.credentials.certificate
+    site.hello()
+    with refused(RejectedError, "another name"):
+        site.enrolment.Renew(enrolment_pb2.RenewRequest(csr_pem=_csr("north")), timeout=SECONDS)
+
+
+def test_a_revoked_site_is_shut_out_from_its_next_call_on_the_same_connection(centre: Running) -> None:
+    site = centre.site("leaver")
+    site.hello()
+    request = operator_pb.RevokeSiteRequest(site="leaver", reason="test")
+    centre.operator().operator.RevokeSite(request, timeout=SECONDS)
+    with refused(NotAllowedError, "revoked"):
+        site.hello()
+
+
+def test_an_expired_certificate_does_not_connect(centre: Running) -> None:
+    client = centre.client(centre.certified(Identity("site", "north"), days=-1))
+    with refused(UnreachableError):
+        client.hello()
+
+
+def test_a_certificate_that_ends_while_connected_is_refused_at_the_next_call(centre: Running) -> None:
+    site = centre.site("ending")
+    site.hello()
+    with centre.clock.ahead(days=91), refused(NotAllowedError, "ended"):
+        site.hello()
+
+
+def test_a_certificate_of_a_foreign_authority_does_not_connect(centre: Running) -> None:
+    foreign, _ = CertificateAuthority.create("foreign", 10, datetime.now(UTC))
+    with refused(UnreachableError):
+        centre.client(centre.certified(Identity("site", "north"), foreign)).hello()
+
+
+def test_a_client_without_a_certificate_does_not_connect(centre: Running) -> None:
+    channel = grpc.secure_channel(
+        f"127.0.0.1:{centre.aggregator.port}",
+        grpc.ssl_channel_credentials(centre.authority.certificate_pem),
+        options=[("grpc.use_local_subchannel_pool", 1)],
+    )
+    with channel, refused(UnreachableError):
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+
+
+def test_a_certificate_for_a_site_that_was_never_invited_is_refused(centre: Running) -> None:
+    with refused(NotAllowedError, "not invited"):
+        centre.client(centre.certified(Identity("site", "ghost"))).hello()
+
+
+# The table of who may call what
+
+
+def test_a_t3_site_may_greet_and_renew_but_not_call_what_is_for_t1(centre: Running) -> None:
+    clinic = centre.site("clinic", tier=3)
+    assert clinic.hello().tier == 3
+    calls: list[Callable[[], object]] = [
+        lambda: clinic.federation.ListStudies(pb.ListStudiesRequest(), timeout=SECONDS),
+        lambda: clinic.next_task(),
+        lambda: clinic.federation.Approve(pb.ApproveRequest(study="x"), timeout=SECONDS),
+        lambda: list(clinic.federation.FetchPrior(pb.FetchPriorRequest(study="x"), timeout=SECONDS)),
+        lambda: clinic.submit(pb.Answer(study="x")),
+        lambda: clinic.federation.Heartbeat(pb.HeartbeatRequest(), timeout=SECONDS),
+    ]
+    for call in calls:
+        with refused(NotAllowedError, "T3 site"):
+            call()
+
+
+def test_the_joining_certificate_opens_enrol_and_nothing_else(centre: Running) -> None:
+    joining = centre.joining()
+    for call in (joining.hello, joining.next_task):
+        with refused(NotAllowedError, "role joining"):
+            call()
+    with refused(NotAllowedError, "role joining"):
+        joining.operator.ListSites(operator_pb.ListSitesRequest(), timeout=SECONDS)
+
+
+def test_a_site_may_not_do_what_the_operator_does(pair: tuple[Client, Client]) -> None:
+    with refused(NotAllowedError, "role site"):
+        pair[0].operator.Invite(operator_pb.InviteRequest(site="friend", tier=1), timeout=SECONDS)
+
+
+def test_an_operator_may_not_do_what_a_site_does(centre: Running) -> None:
+    with refused(NotAllowedError, "role operator"):
+        centre.operator().hello()
+
+
+def test_health_is_open_to_every_certificate_and_watch_to_none(centre: Running) -> None:
+    for client in (centre.joining(), centre.operator()):
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with refused(NotAllowedError, "not offered"):
+            list(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
+
+
+def test_reflection_is_off_unless_it_is_configured(centre: Running) -> None:
+    call: grpc.StreamStreamMultiCallable[bytes, bytes] = centre.operator().channel.stream_stream(
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(iter([b""]), timeout=SECONDS))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+# Studies and answers
+
+
+def test_a_study_a_site_is_not_invited_to_does_not_exist_for_it(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    centre.study(*pair, name="closed-circle", start=False)
+    outsider = centre.site("outsider")
+    assert not outsider.federation.ListStudies(pb.ListStudiesRequest(), timeout=SECONDS).studies
+    for name in ("closed-circle", "no-such-study"):
+        with refused(NotFoundError):
+            outsider.federation.Approve(pb.ApproveRequest(study=name), timeout=SECONDS)
+        with refused(NotFoundError):
+            outsider.submit(pb.Answer(study=name, site="outsider", task_id="statistics", attempt=1))
+    _abort(centre, "closed-circle")
+
+
+def test_terms_that_were_not_read_cannot_be_approved(centre: Running, pair: tuple[Client, Client]) -> None:
+    centre.study(*pair, name="unread", start=False)
+    with refused(ConflictError, "digest"):
+        request = pb.ApproveRequest(study="unread", terms_digest="0" * 64)
+        pair[0].federation.Approve(request, timeout=SECONDS)
+    _abort(centre, "unread")
+
+
+def test_a_site_that_did_not_approve_takes_no_part(centre: Running) -> None:
+    sites = [centre.site(name) for name in ("first", "second", "third")]
+    study = centre.study(*sites, name="two-of-three", start=False)
+    for site in sites[:2]:
+        request = pb.ApproveRequest(study="two-of-three", terms_digest=study.terms.digest)
+        site.federation.Approve(request, timeout=SECONDS)
+    centre.control("two-of-three", operator_pb.STUDY_ACTION_START)
+    assert sites[2].next_task() is None
+    task = sites[0].next_task()
+    assert task is not None
+    answer, tensors = scripted(study, task, "third")
+    with refused(StateError, "takes no part"):
+        sites[2].submit(answer, tensors)
+    with refused(StateError):
+        sites[2].federation.Approve(
+            pb.ApproveRequest(study="two-of-three", terms_digest=study.terms.digest), timeout=SECONDS
+        )
+    _abort(centre, "two-of-three")
+
+
+def test_the_same_answer_twice_gets_the_first_receipt_also_after_the_task_is_closed(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    study, (north, south) = _started(centre, pair, "repeats"), pair
+    task = _task(north, "repeats")
+    answer, tensors = scripted(study, task, "north")
+    first = north.submit(answer, tensors)
+    assert north.submit(answer, tensors) == first
+    south.submit(*scripted(study, _task(south, "repeats"), "south"))
+    assert north.submit(answer, tensors) == first
+    assert north.submit(answer) == first, "nothing needs to be sent again"
+    answer.statistics.rows = 41
+    with refused(ConflictError, "another answer"):
+        north.submit(answer, tensors)
+    _abort(centre, "repeats")
+
+
+def test_an_answer_to_a_closed_task_is_stale(centre: Running, pair: tuple[Client, Client]) -> None:
+    _open_round(centre, pair, "moves-on")
+    late = pb.Answer(study="moves-on", task_id="initialise", attempt=1)
+    late.failure.code = "data"
+    told = []
+    for site in pair:
+        late.site = site.name
+        with pytest.raises(grpc.RpcError) as caught:
+            site.submit(late)
+        told.append(type(typed_error(caught.value)))
+    assert set(told) == {StaleError, ConflictError}, "the drawn site's own answer stands"
+    _abort(centre, "moves-on")
+
+
+def test_a_rejected_answer_is_told_why_and_the_round_goes_on_without_it(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    third = centre.site("poisoner")
+    sites = (*pair, third)
+    study = centre.study(*sites, name="poisoned")
+    for site in sites:
+        site.submit(*scripted(study, _task(site, "poisoned"), site.name))
+    _initialise(centre, study, "poisoned", sites)
+    task = _task(third, "poisoned")
+    answer, tensors = scripted(study, task, "poisoner")
+    bad = made.poisoned(tensors, next(iter(study.model.network.spec.names)), float("nan"))
+    answer.tensors_digest = sha256_hex(bad)
+    with refused(RejectedError, "finite"):
+        third.submit(answer, bad)
+    with refused(RejectedError, "finite"):
+        third.submit(answer, bad)
+    for site in pair:
+        site.submit(*scripted(study, _task(site, "poisoned"), site.name))
+    _until(lambda: centre.status("poisoned").phase != "rounds")
+    status = centre.status("poisoned")
+    assert [(r.site, r.task_id, r.code) for r in status.refusals] == [("poisoner", "round-1", "rejected")]
+    assert status.history[0].answered == 2
+    quarantine = centre.config.server.state / "blobs" / "quarantine"
+    assert (quarantine / answer.tensors_digest).read_bytes() == bad
+    _abort(centre, "poisoned")
+
+
+def test_a_truncated_or_corrupted_upload_is_refused_and_can_be_sent_again(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    study, north = _started(centre, pair, "damaged"), pair[0]
+    answer, tensors = scripted(study, _task(north, "damaged"), "north")
+    with refused(IntegrityError, "bytes arrived"):
+        north.submit(answer, tensors[:-1])
+    with refused(IntegrityError, "more bytes"):
+        north.submit(answer, tensors + b"x")
+    with refused(IntegrityError, "digest"):
+        north.submit(answer, b"\0" + tensors[1:])
+    north.submit(answer, tensors)
+    _abort(centre, "damaged")
+
+
+def test_an_upload_without_end_is_cut_off_at_the_announced_size(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    study, north = _started(centre, pair, "endless"), pair[0]
+    answer, _ = scripted(study, _task(north, "endless"), "north")
+
+    def parts() -> Iterator[pb.SubmitAnswerRequest]:
+        yield pb.SubmitAnswerRequest(answer=answer)
+        while True:
+            yield pb.SubmitAnswerRequest(chunk=b"x" * 1000)
+
+    with refused(IntegrityError, "more bytes"):
+        north.federation.SubmitAnswer(parts(), timeout=SECONDS)
+    _abort(centre, "endless")
+
+
+def test_an_oversized_answer_is_refused_by_its_header_before_a_byte_is_sent(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    study, north = _started(centre, pair, "oversized"), pair[0]
+    answer, _ = scripted(study, _task(north, "oversized"), "north")
+    answer.tensors_size = 1 << 40
+    with refused(RejectedError, "larger"):
+        north.submit(answer)
+    _abort(centre, "oversized")
+
+
+def test_a_message_larger_than_the_contract_allows_is_refused(pair: tuple[Client, Client]) -> None:
+    answer = pb.Answer(study="x", site="north")
+    answer.failure.reason = "x" * (3 << 20)
+    with refused(LimitError):
+        pair[0].submit(answer)
+
+
+def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, Client]) -> None:
+    study, north = _started(centre, pair, "stalled"), pair[0]
+    answer, tensors = scripted(study, _task(north, "stalled"), "north")
+    never = threading.Event()
+
+    def parts() -> Iterator[pb.SubmitAnswerRequest]:
+        yield pb.SubmitAnswerRequest(answer=answer)
+        yield pb.SubmitAnswerRequest(chunk=tensors[:10])
+        never.wait(SECONDS)
+
+    try:
+        with refused(LimitError, "nothing arrived"):
+            north.federation.SubmitAnswer(parts(), timeout=SECONDS)
+    finally:
+        never.set()
+    north.submit(answer, tensors)
+    _until(lambda: not [t for t in threading.enumerate() if t.name == "upload"])
+    _abort(centre, "stalled")
+
+
+def test_an_upload_that_does_not_begin_with_the_answer_is_refused(pair: tuple[Client, Client]) -> None:
+    with refused(RejectedError, "begins with the answer"):
+        parts = iter([pb.SubmitAnswerRequest(chunk=b"x")])
+        pair[0].federation.SubmitAnswer(parts, timeout=SECONDS)
+
+
+def test_an_answer_in_another_sites_name_is_refused(centre: Running, pair: tuple[Client, Client]) -> None:
+    study, (north, _) = _started(centre, pair, "forged"), pair
+    answer, tensors = scripted(study, _task(north, "forged"), "south")
+    with refused(RejectedError, "another site"):
+        north.submit(answer, tensors)
+    members = {m.site: m.answer for m in centre.status("forged").members}
+    assert members == {"north": "rejected", "south": "waiting"}
+    _abort(centre, "forged")
+
+
+def test_two_agents_with_one_identity_are_noticed(centre: Running) -> None:
+    site = centre.site("doubled")
+    site.next_task(instance="machine-one")
+    with refused(ConflictError, "another agent uses this identity"):
+        site.next_task(instance="machine-two")
+    with refused(ConflictError, "another agent uses this identity"):
+        beat = pb.HeartbeatRequest(instance=pb.AgentInstance(id="machine-two", start=1))
+        site.federation.Heartbeat(beat, timeout=SECONDS)
+    site.next_task(instance="machine-one", start=2)
+    with refused(ConflictError, "later start"):
+        site.next_task(instance="machine-one", start=1)
+
+
+def test_a_heartbeat_tells_whether_the_task_is_still_open(
+    centre: Running, pair: tuple[Client, Client]
+) -> None:
+    _started(centre, pair, "beating")
+    beat = pb.HeartbeatRequest(
+        instance=pb.AgentInstance(id="north", start=1),
+        study="beating",
+        task_id="statistics",
+        stage="training",
+        progress=0.5,
+    )
+    assert pair[0].federation.Heartbeat(beat, timeout=SECONDS).task_open
+    member = {m.site: m for m in centre.status("beating").members}["north"]
+    assert (member.stage, member.progress) == ("training", 0.5)
+    _abort(centre, "beating")
+    assert not pair[0].federation.Heartbeat(beat, timeout=SECONDS).task_open
+
+
+def test_one_caller_cannot_hold_more_than_its_share_of_calls(centre: Running) -> None:
+    site = centre.site("greedy")
+    request = pb.NextTaskRequest(instance=pb.AgentInstance(id="greedy", start=1), wait_seconds=60)
+    held = [site.federation.NextTask.future(request, timeout=SECONDS) for _ in range(5)]
+    failed = threading.Event()
+    for call in held:
+        call.add_done_callback(lambda _: failed.set())
+    assert failed.wait(SECONDS)
+    (error,) = [call.exception() for call in held if call.done()]
+    assert isinstance(error, grpc.RpcError)
+    assert isinstance(typed_error(error), LimitError)
+    for call in held:
+        call.cancel()
+    _until(lambda: _greets(site))
+
+
+def test_an_unexpected_failure_tells_the_caller_nothing_of_its_cause(
+    pair: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("patient 12345")
+
+    monkeypatch.setattr("aggregator.handlers.federation.FederationHandler.hello", fail)
+    with pytest.raises(grpc.RpcError) as caught:
+        pair[0].hello()
+    error = typed_error(caught.value)
+    assert type(error) is FedmapError
+    assert "12345" not in f"{error} {caught.value.details()}"
+
+
+def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
+    centre: Running, pair: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, north = _started(centre, pair, "full-disk"), pair[0]
+    answer, tensors = scripted(study, _task(north, "full-disk"), "north")
+
+    def full(*_: object) -> None:
+        raise StorageError("/secret/path: the disk is full", hint="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aggregator.store.blobs.BlobStore.keep", full)
+        with refused(UnreachableError):
+            north.submit(answer, tensors)
+    north.submit(answer, tensors)
+    _abort(centre, "full-disk")
+
+
+# The whole server
+
+
+def test_a_second_server_on_the_same_state_folder_does_not_start(centre: Running) -> None:
+    with pytest.raises(StorageError, match="another process"), Aggregator(centre.config):
+        pass
+
+
+def test_a_server_that_stops_lets_its_agents_go_and_leaves_the_folder_free(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("stopping")
+    metrics = '[metrics]\nlisten = "127.0.0.1:0"\n'
+    with running(folder, metrics, server="reflection = true") as short:
+        site = short.site("north")
+        waiting = site.federation.NextTask.future(
+            pb.NextTaskRequest(instance=pb.AgentInstance(id="north", start=1), wait_seconds=60),
+            timeout=SECONDS,
+        )
+        polls = short.aggregator.metrics.registry
+        _until(lambda: (polls.get_sample_value("fedmap_aggregator_running_calls") or 0) >= 1)
+        assert short.aggregator.ready() is None
+        assert short.aggregator.telemetry_port
+        short.aggregator.end()
+        assert short.aggregator.wait()
+    assert not waiting.result().HasField("task")
+    with state_lock(config_in(folder)):
+        pass
+    assert pki_paths(config_in(folder)).ca.is_file()
+
+
+def _csr(site: str) -> bytes:
+    return make_csr(new_key(), Identity("site", site))
+
+
+def _started(centre: Running, pair: tuple[Client, Client], name: str) -> made.Small:
+    return centre.study(*pair, name=name)
+
+
+def _task(site: Client, study: str) -> pb.Task:
+    task = site.next_task(wait_seconds=30)
+    assert task is not None
+    assert task.study == study
+    return task
+
+
+def _initialise(centre: Running, study: made.Small, name: str, sites: tuple[Client, ...]) -> None:
+    """Let whoever was drawn provide the first model."""
+    _until(lambda: centre.status(name).task_id == "initialise")
+    (drawn,) = [m.site for m in centre.status(name).members if m.answer == "waiting"]
+    site = next(site for site in sites if site.name == drawn)
+    site.submit(*scripted(study, _task(site, name), drawn))
+    _until(lambda: centre.status(name).task_id == "round-1")
+
+
+def _open_round(centre: Running, pair: tuple[Client, Client], name: str) -> made.Small:
+    study = _started(centre, pair, name)
+    for site in pair:
+        site.submit(*scripted(study, _task(site, name), site.name))
+    _initialise(centre, study, name, pair)
+    return study
+
+
+def _abort(centre: Running, name: str) -> None:
+    """So that the next test's sites get its tasks and no others."""
+    centre.control(name, operator_pb.STUDY_ACTION_ABORT)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1200):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it never came true")
+
+
+def _greets(site: Client) -> bool:
+    try:
+        site.hello()
+    except grpc.RpcError:
+        return False
+    return True

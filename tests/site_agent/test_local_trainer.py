@@ -1,0 +1,226 @@
+"""The site's work on a task gives the simulator's numbers, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.algorithm.aggregation import SiteParameters, next_prior
+from common.algorithm.settings import FedmapSettings
+from common.algorithm.statistics import make_scaler, pool_statistics
+from common.answers import result_of, rule_message, rule_terms_of
+from common.contract.v1 import federation_pb2 as pb
+from common.data.loading import load_site
+from common.data.site_dataset import SiteDataset
+from common.decision_rules import pool_rule
+from common.errors import IncompatibleError, ModelError
+from common.metrics import Metric, SkippedMetric
+from common.models import model_of
+from common.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
+from lab.engines import LoopEngine
+from lab.federation import load_federation
+from lab.methods.fedmap import FedMap
+from lab.methods.method import common_start
+from lab.simulation import simulate
+from site_agent.local_trainer import Work, perform
+from site_agent.policy import SitePolicy
+from tests.site_agent.stages import Bench, silent, task, terms_of, write_site
+
+POLICY = SitePolicy(min_rows=10, min_events=2, min_cell=5)
+SITES = {"east": 260, "north": 300, "west": 220}
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> Path:
+    folder = tmp_path / "cohort"
+    folder.mkdir()
+    lines = ["site,tier,region", *(f"{site},1," for site in SITES)]
+    (folder / "sites.csv").write_text("\n".join(lines) + "\n")
+    for number, (site, rows) in enumerate(SITES.items()):
+        write_site(folder / f"{site}.csv", rows, number)
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("binary", "prevalence"), ("binary", "youden"), ("cox", "")])
+def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
+    cohort: Path, kind: str, rule: str
+) -> None:
+    torch.set_num_threads(1)
+    terms = terms_of(kind, rule)
+    plan, model = terms.plan, model_of(terms.plan)
+    settings = FedmapSettings(plan.prior, plan.training, plan.aggregation)
+    data: dict[str, SiteDataset] = {site: load_site(plan, site, cohort / f"{site}.csv", 1) for site in SITES}
+    federation = load_federation(plan, cohort)
+    study = simulate(federation, FedMap(), LoopEngine(), terms.rounds, terms.seed)
+
+    def ask(request: pb.Task, site: str, prior: PriorFile | None, own: SiteParameters | None = None) -> Work:
+        return perform(request, terms, data[site], prior, own, POLICY, silent)
+
+    statistics = {}
+    for site in SITES:
+        work = ask(task(pb.TASK_KIND_STATISTICS), site, None)
+        assert isinstance(work.content, pb.StatisticsAnswer)
+        statistics[site] = decode_statistics(work.tensors, work.content.rows, 3)
+    scaler = make_scaler(pool_statistics(statistics), data["east"].layout.scaled)
+    assert torch.equal(scaler.mean, federation.scaler.mean)
+    assert torch.equal(scaler.deviation, federation.scaler.deviation)
+
+    prior = common_start(federation, plan.prior, terms.seed)
+    own: dict[str, SiteParameters] = {}
+    for number in range(1, terms.rounds + 1):
+        updates, log_omega = {}, {}
+        for site in SITES:
+            work = ask(task(pb.TASK_KIND_FIT, number), site, PriorFile(prior, scaler), own.get(site))
+            assert isinstance(work.content, pb.FitAnswer)
+            assert work.model is not None
+            own[site] = work.model
+            updates[site] = decode_parameters(model.network, work.tensors)
+            log_omega[site] = work.content.log_omega
+        step = next_prior(
+            model.network.spec, settings.prior, settings.aggregation, prior, log_omega, updates.__getitem__
+        )
+        prior = step.prior
+    assert study.trained.prior is not None
+    assert torch.equal(prior.mu, study.trained.prior.mu)
+    assert torch.equal(prior.psi, study.trained.prior.psi)
+    assert torch.equal(prior.buffers.variance, study.trained.prior.buffers.variance)
+    for site in SITES:
+        assert torch.equal(own[site].theta, study.trained.personal[site].theta)
+
+    final = PriorFile(prior, scaler)
+    terms_by_site = {}
+    for site in SITES:
+        work = ask(task(pb.TASK_KIND_RULE), site, final)
+        assert isinstance(work.content, pb.RuleAnswer)
+        terms_by_site[site] = rule_terms_of(plan, work.content, work.tensors or None)
+    pooled = pool_rule(plan, terms_by_site)
+    assert pooled.threshold == study.rule.threshold
+    if study.rule.baseline is not None:
+        assert pooled.baseline is not None
+        assert torch.equal(pooled.baseline.cumulative, study.rule.baseline.cumulative)
+
+    for site in SITES:
+        request = task(pb.TASK_KIND_EVALUATE, rule=rule_message(pooled))
+        work = ask(request, site, final, own[site])
+        assert isinstance(work.content, pb.EvaluationAnswer)
+        found = [(score.model, result_of(score)) for score in work.content.scores]
+        assert found == [(s.model, s.result) for s in study.scores if s.site == site]
+
+
+def test_the_first_model_is_the_one_that_the_drawn_site_gives_in_the_simulation(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    work = perform(
+        task(pb.TASK_KIND_INITIALISE), bench.terms, bench.dataset(), None, None, bench.policy, silent
+    )
+    network = model_of(bench.terms.plan).network
+    assert torch.equal(decode_theta(network, work.tensors), bench.prior().prior.mu)
+
+
+def fit(bench: Bench, number: int, own: SiteParameters | None = None) -> Work:
+    request = task(pb.TASK_KIND_FIT, number)
+    return perform(request, bench.terms, bench.dataset(), bench.prior(), own, bench.policy, silent)
+
+
+@pytest.mark.parametrize(("number", "scored"), [(1, True), (2, True), (3, False), (4, True)])
+def test_validation_scores_come_every_few_rounds_and_at_both_ends(
+    tmp_path: Path, number: int, scored: bool
+) -> None:
+    work = fit(Bench(tmp_path), number)
+    assert isinstance(work.content, pb.FitAnswer)
+    scores = work.content.validation_scores
+    assert [score.model for score in scores] == (["personal", "global"] if scored else [])
+    assert all(isinstance(result_of(score), Metric) for score in scores)
+
+
+def test_a_round_done_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    first = fit(Bench(tmp_path), 1)
+    again = fit(Bench(tmp_path), 1)
+    assert first.tensors == again.tensors
+    assert first.content == again.content
+
+
+def test_progress_is_told_epoch_by_epoch_and_changes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    told: list[tuple[str, float]] = []
+    work = perform(
+        task(pb.TASK_KIND_FIT, 3),
+        bench.terms,
+        bench.dataset(),
+        bench.prior(),
+        None,
+        bench.policy,
+        lambda stage, share: told.append((stage, share)),
+    )
+    assert told[0] == ("training", 0.0)
+    assert told[-1] == ("training", 1.0)
+    assert len(told) == 4
+    assert work.tensors == fit(bench, 3).tensors
+
+
+def test_a_site_without_events_answers_without_weight_and_tensors_but_keeps_its_model(
+    tmp_path: Path,
+) -> None:
+    write_site(tmp_path / "north.csv", 120, 2, share=0.0)
+    policy = SitePolicy(min_rows=10, min_events=0, min_cell=5)
+    terms = terms_of("cox")
+    limits = terms.plan.limits.model_copy(update={"min_events": 0})
+    terms = terms_of("cox").of_plan(terms.plan.model_copy(update={"limits": limits}), seed=5)
+    bench = Bench(tmp_path, terms, policy)
+    work = fit(bench, 3)
+    assert isinstance(work.content, pb.FitAnswer)
+    assert not work.content.HasField("log_omega")
+    assert work.tensors == b""
+    assert work.model is not None
+
+
+def test_a_fit_that_diverges_is_a_failure_answer_whose_reason_stays_home(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    prior = bench.prior()
+    broken = PriorFile(prior.prior, prior.scaler)
+    broken.prior.mu.fill_(3e38)
+    work = perform(
+        task(pb.TASK_KIND_FIT, 1), bench.terms, bench.dataset(), broken, None, bench.policy, silent
+    )
+    assert isinstance(work.content, pb.FailureAnswer)
+    assert work.content.code == "training"
+    assert work.local_reason
+    assert work.local_reason not in work.content.reason
+    assert work.model is None
+
+
+def test_a_site_without_a_model_of_its_own_is_scored_on_the_global_one_only(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    request = task(pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule(threshold=0.5))
+    work = perform(request, bench.terms, bench.dataset(), bench.prior(), None, bench.policy, silent)
+    assert isinstance(work.content, pb.EvaluationAnswer)
+    personal = [result_of(s) for s in work.content.scores if s.model == "personal"]
+    assert personal
+    assert all(isinstance(result, SkippedMetric) for result in personal)
+
+
+def test_a_task_without_its_prior_or_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(ModelError, match="without a prior"):
+        perform(task(pb.TASK_KIND_FIT, 1), bench.terms, bench.dataset(), None, None, bench.policy, silent)
+    unknown = pb.Task(study="toy", id="dance", kind=pb.TASK_KIND_UNSPECIFIED)
+    with pytest.raises(IncompatibleError):
+        perform(unknown, bench.terms, bench.dataset(), bench.prior(), None, bench.policy, silent)
+
+
+def test_rare_values_are_not_in_the_statistics(tmp_path: Path) -> None:
+    lines = ["patient,a,b,smoking,sick,years"]
+    for row in range(200):
+        a = 7.5 if row in (3, 50) else 0.0
+        lines.append(f"p{row},{a},{row % 17},{'yes' if row == 9 else 'no'},{row % 2},1.0")
+    (tmp_path / "north.csv").write_text("\n".join(lines) + "\n")
+    bench = Bench(tmp_path)
+    data = bench.dataset()
+    work = perform(task(pb.TASK_KIND_STATISTICS), bench.terms, data, None, None, bench.policy, silent)
+    assert isinstance(work.content, pb.StatisticsAnswer)
+    statistics = decode_statistics(work.tensors, work.content.rows, 3)
+    assert statistics.mean[[0, 2]].tolist() == [0.0, 0.0]
+    assert statistics.m2[[0, 2]].tolist() == [0.0, 0.0]
+    assert statistics.mean[1] != 0
+    assert len(work.notes) == 2
