@@ -21,8 +21,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -40,7 +42,7 @@ from common.errors import ConflictError, IntegrityError, LimitError, NotFoundErr
 from common.fault_points import reach
 from common.log import get_logger
 
-_MOST_REFUSALS = 20  # of one site's answers to one attempt of a task: then a defect fills the disk
+_MOST_REFUSALS = 20  # or failures, of one site in one attempt of a task: more would only fill the disk
 _MOST_KEPT = 64 * 1024  # bytes of a refused message that are worth keeping
 _RESEND = "send the answer again; if it goes on, look for a proxy that changes traffic or a bad disk"
 
@@ -104,8 +106,8 @@ class AnswerIntake:
     def _check_patience(self, site: str, answer: pb.Answer) -> None:
         if self._refusals[answer.study, answer.task_id, answer.attempt, site] >= _MOST_REFUSALS:
             raise LimitError(
-                f"{_MOST_REFUSALS} answers of {site} to {answer.task_id} were refused",
-                hint="correct the cause of the refusals, then wait until the task is asked for again",
+                f"{_MOST_REFUSALS} answers of {site} to {answer.task_id} were refused, or were failures",
+                hint="correct the cause, then wait until the task is asked for again",
             )
 
     def _stored(self, site: str, answer: pb.Answer, digest: str) -> AnswerRow | None:
@@ -189,6 +191,8 @@ class Upload:
                 self._intake.store.blobs.keep(self._writer, self._answer.tensors_digest)  # (5)
             reach("aggregator.between_blob_and_commit")
             row = self._commit(verdict)  # (6)
+        if row.status == "failed":
+            self._intake.count_refusal(self._site, self._answer)
         reach("aggregator.received")
         return _receipt(row)  # (7)
 
@@ -210,7 +214,16 @@ class Upload:
             raise IntegrityError("the bytes do not have the digest that the answer announces", hint=_RESEND)
 
     def _judge(self) -> CheckedAnswer:
-        path = self._writer.finish() if self._writer is not None else None
+        """The disk takes the bytes while the gate reads them from memory; both must be through."""
+        if self._writer is None:
+            return self._check(None)
+        with ThreadPoolExecutor(1, thread_name_prefix="sync") as pool:
+            synced = pool.submit(self._writer.finish)
+            checked = self._check(self._writer.path)
+            synced.result()
+        return checked
+
+    def _check(self, path: Path | None) -> CheckedAnswer:
         return check_answer(
             self._study.terms,
             self._study.model,

@@ -28,14 +28,19 @@ def export_command(
 
     with connect(profile, config) as client:
         size = client.export_drop(study, site, out)
-    digest = file_sha256(out)
+        offered = any(status.phase == "approvals" for status in client.status(study).studies)
+    what, digest = "offer" if offered else "task", file_sha256(out)
     if as_json:
-        print_json({"file": str(out), "bytes": size, "sha256": digest, "study": study, "site": site})
+        about = {"what": what, "study": study, "site": site}
+        print_json({**about, "file": str(out), "bytes": size, "sha256": digest})
         return
+    reply = f"{site}-{'approval' if offered else 'answer'}.drop"
+    command = f"approve --file {out.name} --approver NAME" if offered else f"round run {out.name}"
     print_text(
-        f"Wrote {out} ({size:,} bytes) for {site}",
+        f"Wrote {out}: the {what} of {study} for {site}, {size:,} bytes",
         f"  sha256  {digest}",
-        f"At the site: fedmap-site round run {out.name} --out REPLY",
+        f"At the site: fedmap-site {command} --out {reply}",
+        f"Then here: fedmap-aggregator round import {reply}",
     )
 
 

@@ -50,7 +50,7 @@ def create_command(
         f"  terms  {created.terms_digest}",
         "",
         "Each site reads the terms (`fedmap-site studies`) and approves exactly these:",
-        f"  fedmap-site approve {created.terms_digest}",
+        f"  fedmap-site approve {created.terms_digest} --approver NAME",
         "",
         f"Then: fedmap-aggregator study start {created.study} --wait",
     )

@@ -145,6 +145,12 @@ def _next_prior(study: _Study, request: NextPrior, blobs: BlobStore) -> Estimate
             "the penalty of the next prior is not a finite number",
             hint="lower aggregation.psi_learning_rate in the study plan",
         )
+    buffers = step.prior.buffers
+    if not bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all()):
+        raise TrainingError(
+            "the pooled batch-norm statistics are not finite",
+            hint="look for the site whose update is far from the others, and revoke it",
+        )
     data = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
     return EstimatedRound(blobs.put(data), len(data), step.weights, step.penalty, step.convex_penalty)
 

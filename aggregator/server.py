@@ -1,12 +1,13 @@
 """The gRPC server: one port, mutual TLS, and an interceptor that every call passes.
 
-For each call, in this order: who is it and may they (call_guard) → has the caller a slot free → the
-handler → errors become a status with our trailer → one log line, one count. What a handler raises beside
-our own errors is logged by type and place, and the caller learns only that it was unexpected.
+For each call, in this order: who is it and may they (call_guard) → has the caller a slot free → its
+request → the handler → errors become a status with our trailer → one log line, one count. What a handler
+raises beside our own errors is logged by type and place, and the caller learns only that it was unexpected.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from aggregator.call_guard import CallGuard, set_caller
+from aggregator.identity import Caller
 from aggregator.metrics import AggregatorMetrics
 from aggregator.server_identity import ServerIdentity
 from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
@@ -29,7 +31,7 @@ from common.contract.v1 import (
     operator_pb2,
     operator_pb2_grpc,
 )
-from common.errors import ConfigError, FedmapError, StorageError
+from common.errors import ConfigError, FedmapError, RejectedError, StorageError
 from common.log import get_logger
 from common.transport.channel_options import server_options
 from common.transport.status import to_status, to_trailers, unexpected_error
@@ -37,13 +39,18 @@ from common.transport.status import to_status, to_trailers, unexpected_error
 _SHORT_CALLS = 64  # threads beside those of the long polls
 _WAITING_CALLS = 64  # beyond all threads; more are refused at once
 _STREAMS = 64  # of one connection at the same time
+_JOINING_SECONDS = 10.0  # for the request of a caller whose slots anybody could hold
 
 # Generic for the type checker only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class GuardInterceptor(grpc.ServerInterceptor):
-    """Wraps every handler, of whichever kind."""
+    """Wraps every handler, of whichever kind.
+
+    To gRPC every call is one that streams its request: it would otherwise wait for the request, in a thread
+    of the pool and for as long as the caller likes, before anybody has asked who that is.
+    """
 
     def __init__(self, guard: CallGuard, metrics: AggregatorMetrics) -> None:
         self._guard = guard
@@ -59,32 +66,33 @@ class GuardInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
         coders = (handler.request_deserializer, handler.response_serializer)
-        if handler.request_streaming and handler.response_streaming:
-            behaviour = self._stream(rpc, handler.stream_stream)
-            return grpc.stream_stream_rpc_method_handler(behaviour, *coders)
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._single(rpc, handler.stream_unary), *coders)
+        streams = handler.request_streaming
         if handler.response_streaming:
-            behaviour = self._stream(rpc, handler.unary_stream)
-            return grpc.unary_stream_rpc_method_handler(behaviour, *coders)
-        return grpc.unary_unary_rpc_method_handler(self._single(rpc, handler.unary_unary), *coders)
+            behaviour = handler.stream_stream if streams else handler.unary_stream
+            return grpc.stream_stream_rpc_method_handler(self._stream(rpc, behaviour, streams), *coders)
+        behaviour = handler.stream_unary if streams else handler.unary_unary
+        return grpc.stream_unary_rpc_method_handler(self._single(rpc, behaviour, streams), *coders)
 
-    def _single(self, rpc: str, behaviour: Any) -> Callable[[Any, grpc.ServicerContext], Any]:
-        def call(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._guarded(rpc, context):
-                return behaviour(request, context)
+    def _single(
+        self, rpc: str, behaviour: Any, streams: bool
+    ) -> Callable[[Iterator[Any], grpc.ServicerContext], Any]:
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with self._guarded(rpc, context) as caller:
+                return behaviour(requests if streams else _one(requests, caller, context), context)
 
         return call
 
-    def _stream(self, rpc: str, behaviour: Any) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-        def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._guarded(rpc, context):
-                yield from behaviour(request, context)
+    def _stream(
+        self, rpc: str, behaviour: Any, streams: bool
+    ) -> Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]]:
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._guarded(rpc, context) as caller:
+                yield from behaviour(requests if streams else _one(requests, caller, context), context)
 
         return call
 
     @contextmanager
-    def _guarded(self, rpc: str, context: grpc.ServicerContext) -> Iterator[None]:
+    def _guarded(self, rpc: str, context: grpc.ServicerContext) -> Iterator[Caller]:
         began, code, who = time.perf_counter(), "ok", ""
         self._metrics.call_started()
         try:
@@ -92,7 +100,7 @@ class GuardInterceptor(grpc.ServerInterceptor):
             who = caller.key
             with self._guard.admitted(caller):
                 set_caller(caller)
-                yield
+                yield caller
         except FedmapError as error:
             code = error.code
             self._refuse(rpc, who, context, error)
@@ -176,6 +184,22 @@ def service_names() -> tuple[str, ...]:
         operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
     )
     return (*(service.full_name for service in contract), health.SERVICE_NAME)
+
+
+def _one(requests: Iterator[Any], caller: Caller, context: grpc.ServicerContext) -> Any:
+    """The request of a call that has one. All who join share their slots, so none may sit in them."""
+    timer = threading.Timer(_JOINING_SECONDS, context.cancel) if caller.role == "joining" else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        request = next(requests, None)
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if request is None:
+        raise RejectedError("the call came without its request", hint="update the program that makes it")
+    return request
 
 
 def _certificate(context: grpc.ServicerContext) -> bytes | None:

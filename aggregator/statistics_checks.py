@@ -19,7 +19,9 @@ from common.plan import StudyPlan
 from common.plan.features import Feature, FeatureBlock
 
 _ROUNDING = 1e-6  # relative: rows are float32, their sums are taken in some order
-_LARGEST = torch.finfo(torch.float32).max
+_LARGEST = torch.finfo(torch.float32).max / 4  # so that pooled sums stay within float32
+_MOST_EVENTS = 1e9
+_LEAST_RISK = 1e-200  # of a row at risk, e^η: what is divided by it stays finite
 _HINT = "check units and encoding of the site's columns against the plan; then answer again"
 Bounds = tuple[float, float]
 
@@ -46,6 +48,10 @@ def check_statistics(plan: StudyPlan, tensors: Path, rows: int) -> None:
 def check_baseline(terms: BaselineTerms) -> None:
     """Each event has its place in an interval; who is at risk at the end was so at the start."""
     rounding = 1 + _ROUNDING
+    if float(terms.events.sum()) > _MOST_EVENTS or bool((terms.risk_start > 1 / _LEAST_RISK).any()):
+        raise RejectedError("baseline terms are absurdly large", hint=_HINT)
+    if bool(((terms.events > 0) & (terms.risk_start < _LEAST_RISK)).any()):
+        raise RejectedError("baseline terms have events where nobody is at risk", hint=_HINT)
     if bool((terms.position > terms.events * rounding).any()):
         raise RejectedError("baseline terms place events beyond the end of their interval", hint=_HINT)
     if bool((terms.risk_end > terms.risk_start * rounding).any()):

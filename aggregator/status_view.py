@@ -70,9 +70,11 @@ def study_view(status: pb.StudyStatus, now_ms: int, most_sites: int | None = Non
         parts.append(Text(_now(status), style="yellow"))
     parts += [Text(), *_members(status, most_sites)]
     if status.history:
-        parts += [Text(), _history(status)]
+        title = f"Closed rounds; {_label(status.metric)} is the median over sites, on validation rows"
+        parts += [Text(f"\n{title}", style="dim"), _history(status)]
     if status.scores:
-        parts += [Text(), _scores(status)]
+        title = f"Final evaluation: {_label(status.metric)} on test rows"
+        parts += [Text(f"\n{title}", style="dim"), _scores(status)]
     if status.refusals:
         parts += [Text(), _refusals(status, now_ms)]
     return Group(*parts)
@@ -101,11 +103,13 @@ def standing(member: pb.MemberStatus) -> str:
         return "nothing to weigh"
     if member.answer in {"failed", "rejected"}:
         return member.answer
+    if member.answer != "waiting":
+        return "ready"
     if member.silent:
         return "silent"
     if member.late:
         return "late"
-    return "working" if member.stage not in {"", "idle"} else "waiting" if member.answer else "ready"
+    return "waiting" if member.stage in {"", "idle"} else "working"
 
 
 def phase_text(status: pb.StudyStatus) -> str:
@@ -164,7 +168,7 @@ def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
         shown = sorted(shown, key=lambda m: _URGENCY.get(standing(m), 1))[:most]
     for member in shown:
         word = standing(member)
-        if word == "ready" and status.phase in FINAL:
+        if member.membership == "approved" and status.phase in FINAL:
             word = "took part"
         add_row(
             table,
@@ -179,10 +183,8 @@ def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
 
 
 def _history(status: pb.StudyStatus) -> Table:
-    label = _label(status.metric)
-    table = plain_table("round", "answered", "loss", "validation loss", "penalty", "largest weight")
-    table.add_column(f"{label}, own model")
-    table.add_column(f"{label}, global")
+    losses = ("loss", "validation loss", "penalty", "largest weight")
+    table = plain_table("round", "answered", *losses, "own model", "global model")
     for closed in status.history[-_ROUNDS_SHOWN:]:
         add_row(
             table,
@@ -200,8 +202,7 @@ def _history(status: pb.StudyStatus) -> Table:
 
 def _scores(status: pb.StudyStatus) -> Table:
     """The plan's metric at each site; all the others are in `study results`."""
-    label = _label(status.metric)
-    table = plain_table("site", "region", f"{label}, own model", f"{label}, global model", "note")
+    table = plain_table("site", "region", "own model", "global model", "note")
     chosen = [score for score in status.scores if score.metric == status.metric]
     values = {(s.site, s.model): s.value for s in chosen if s.HasField("value")}
     notes = {s.site: s.note for s in chosen if s.note}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -33,12 +34,13 @@ from aggregator.answer_headers import (
 from aggregator.coordinator_state import AnswerStatus, OpenTask
 from aggregator.statistics_checks import check_baseline, check_statistics
 from common.algorithm.local_fit import Model
+from common.algorithm.network import Network
 from common.answers import result_of, rule_terms_of
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
 from common.errors import FedmapError, ModelError, RejectedError
 from common.metrics import metric_names
-from common.parameter_files import decode_parameters, decode_theta
+from common.parameter_files import decode_theta, parameters_norm
 from common.plan import StudyPlan
 from common.study_terms import StudyTerms
 
@@ -161,7 +163,7 @@ def _check_fit(
     if tensors is None:
         return CheckedAnswer("abstained")
     _check_log_omega(plan, fit.log_omega, limits)
-    norm = _norm(decode_parameters(model.network, tensors).theta)
+    norm = parameters_norm(model.network, tensors)
     reference = _fresh_norm(model) if cohort_norm is None else cohort_norm
     _check_norm(norm, max(1.0, reference) if task.round <= 1 else reference, limits)
     return CheckedAnswer("accepted", norm, fit.log_omega)
@@ -212,7 +214,12 @@ def _norm(theta: Tensor) -> float:
 
 def _fresh_norm(model: Model) -> float:
     """Of any freshly drawn model: hardly depends on the seed."""
-    return _norm(model.network.initialise(0))
+    return _fresh_norm_of(model.network)
+
+
+@lru_cache(maxsize=16)
+def _fresh_norm_of(network: Network) -> float:
+    return _norm(network.initialise(0))
 
 
 def _codes(error: type[FedmapError]) -> set[str]:

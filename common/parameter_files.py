@@ -6,6 +6,7 @@ Encoding is deterministic; decoding is strict (`tensor_files`) and gives values 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,11 @@ from common.algorithm.prior import Prior
 from common.algorithm.settings import PriorSettings
 from common.algorithm.statistics import FeatureStatistics, Scaler
 from common.errors import ModelError
-from common.tensor_files import Array, Expected, decode_tensors, encode_tensors
+from common.tensor_files import Array, Expected, decode_tensors, encode_tensors, scan_tensors
 
 _BASELINE = ("events", "position", "risk_start", "risk_end")
+_MOST_MEAN = 1e15  # of batch-norm statistics that are pooled: its square is far from the end of float32
+_MOST_BATCHES = 10**15  # far from the end of int64: sites go on counting from the largest
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,20 @@ def decode_parameters(network: Network, source: bytes | Path, what: str = "the p
     expected = _expected(network.spec, "") | _expected_buffers(network)
     arrays = decode_tensors(source, expected, what)
     return SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
+
+
+def parameters_norm(network: Network, path: Path, what: str = "the parameters") -> float:
+    """‖θ‖ of a file that `decode_parameters` would take, without ever holding it in memory as a whole.
+
+    Batch-norm statistics must be such that they can be pooled with any others and stay finite.
+    """
+    buffers = _expected_buffers(network)
+    scan = scan_tensors(path, _expected(network.spec, "") | buffers, what, keep=buffers)
+    found = _buffers(network, scan.kept, what)
+    absurd = bool((found.mean.abs() > _MOST_MEAN).any() or (found.variance > _MOST_MEAN**2).any())
+    if absurd or bool((found.count > _MOST_BATCHES).any()):
+        raise _impossible(what, "batch-norm statistics are absurdly large")
+    return math.sqrt(sum(scan.squares[name] for name in network.spec.names))
 
 
 def encode_theta(network: Network, theta: Tensor) -> bytes:

@@ -8,9 +8,11 @@ What the tensors mean is in `parameter_files`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import prod
+from errno import EIO
+from io import FileIO
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +35,7 @@ _TYPES: Mapping[TypeName, np.dtype[Any]] = {
 _LENGTH = 8  # bytes that say how long the header is
 _HEADER_LIMIT = 8 << 20
 _NAMED = 3
+_PIECE = 1 << 20  # bytes
 _HINT = "check that both sides use the same study plan, model and version; send the file again if it was cut"
 
 
@@ -54,21 +57,80 @@ def decode_tensors(source: bytes | Path, expected: Mapping[str, Expected], what:
     """The expected tensors as read-only views of the bytes; `what` names the file in errors."""
     data = _bytes(source)
     header, start = _header(data, what)
-    _check_names(header, expected, what)
     arrays: dict[str, Array] = {}
-    places: list[tuple[int, int]] = []
-    for name, wanted in expected.items():
-        begin, end = _place(header[name], name, wanted, what)
+    for name, (begin, _) in _places(header, expected, len(data) - start, what).items():
+        wanted = expected[name]
         dtype = _TYPES[wanted.dtype]
-        if end - begin != prod(wanted.shape) * dtype.itemsize or start + end > len(data):
-            raise _refused(what, f"{name} has the wrong number of bytes")
-        places.append((begin, end))
         array = np.frombuffer(data, dtype=dtype, count=prod(wanted.shape), offset=start + begin)
         if wanted.dtype != "I64" and not bool(np.isfinite(array).all()):
-            raise _refused(what, f"{name} holds a value that is not finite")
+            raise _not_finite(what, name)
         arrays[name] = array.reshape(wanted.shape)
-    _check_tiling(places, len(data) - start, what)
     return arrays
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a look through a file found."""
+
+    squares: Mapping[str, float]  # sum of squares of each tensor
+    kept: Mapping[str, Array]  # those that were asked for
+
+
+def scan_tensors(path: Path, expected: Mapping[str, Expected], what: str, keep: Collection[str] = ()) -> Scan:
+    """As strict as `decode_tensors`, on a file that is never in memory as a whole.
+
+    Types F32 and I64 only: a square of either is finite in float64, so one that is not tells of its value.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = path.stat().st_size
+            length = int.from_bytes(file.read(_LENGTH), "little")
+            file.seek(0)
+            header, start = _header(file.read(_LENGTH + min(length, _HEADER_LIMIT)), what)
+            piece = bytearray(_PIECE)
+            squares: dict[str, float] = {}
+            kept: dict[str, Array] = {}
+            for name, (begin, end) in _places(header, expected, size - start, what).items():
+                file.seek(start + begin)
+                squares[name] = _square(file, piece, end - begin, _TYPES[expected[name].dtype])
+                if not isfinite(squares[name]):
+                    raise _not_finite(what, name)
+                if name in keep:
+                    file.seek(start + begin)
+                    kept[name] = np.frombuffer(file.read(end - begin), _TYPES[expected[name].dtype])
+            return Scan(squares, kept)
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def _square(file: FileIO, piece: bytearray, size: int, dtype: np.dtype[Any]) -> float:
+    """Of the next `size` bytes, in float64, a piece at a time."""
+    total, left = 0.0, size
+    view = memoryview(piece)
+    while left:
+        got = file.readinto(view[: min(left, len(piece))])
+        if not got or got % dtype.itemsize:
+            raise OSError(EIO, "the file ended or was cut while it was read")
+        values = np.frombuffer(piece, dtype=dtype, count=got // dtype.itemsize).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total += float(np.multiply(values, values, out=values).sum())
+        left -= got
+    return total
+
+
+def _places(
+    header: Mapping[str, object], expected: Mapping[str, Expected], size: int, what: str
+) -> dict[str, tuple[int, int]]:
+    """Where each tensor begins and ends in the `size` bytes after the header, which they fill."""
+    _check_names(header, expected, what)
+    places: dict[str, tuple[int, int]] = {}
+    for name, wanted in expected.items():
+        begin, end = _place(header[name], name, wanted, what)
+        if end - begin != prod(wanted.shape) * _TYPES[wanted.dtype].itemsize or end > size:
+            raise _refused(what, f"{name} has the wrong number of bytes")
+        places[name] = begin, end
+    _check_tiling(list(places.values()), size, what)
+    return places
 
 
 def _bytes(source: bytes | Path) -> bytes:
@@ -131,6 +193,10 @@ def _check_tiling(places: list[tuple[int, int]], size: int, what: str) -> None:
 def _some(names: list[str]) -> str:
     shown = ", ".join(repr(name[:80]) for name in names[:_NAMED])
     return shown + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _not_finite(what: str, name: str) -> ModelError:
+    return _refused(what, f"{name} holds a value that is not finite")
 
 
 def _refused(what: str, fault: str) -> ModelError:

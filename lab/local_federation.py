@@ -95,6 +95,15 @@ class LocalFederation:
 
     def join(self, site: LocalSite) -> None:
         """Invite a site, write its configuration and policy, and enrol it."""
+        self.write_site_config(site)
+        invitation = json.loads(
+            self.aggregator("invite", site.name, "--tier", "1", "--region", site.region, "--json")
+        )
+        joining = self.aggregator_folder / "state" / "pki" / "joining.pem"
+        secrets = ["--token", invitation["token"], "--ca-fingerprint", invitation["ca_fingerprint"]]
+        self.site(site.name, "enrol", "--joining", str(joining), *secrets)
+
+    def write_site_config(self, site: LocalSite) -> None:
         folder = self.site_folder(site.name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "policy.toml").write_text(f'egress = "{self.egress}"\nmin_rows = 10\nmin_events = 0\n')
@@ -103,19 +112,6 @@ class LocalFederation:
             f'[aggregator]\naddress = "localhost:{self.port}"\n\n'
             f'[data]\nfile = "{site.data.resolve()}"\n\n[policy]\nfile = "policy.toml"\n\n'
             f'[log]\nlevel = "{self.log_level}"\n\n{self.site_toml}'
-        )
-        invitation = json.loads(
-            self.aggregator("invite", site.name, "--tier", "1", "--region", site.region, "--json")
-        )
-        self.site(
-            site.name,
-            "enrol",
-            "--joining",
-            str(self.aggregator_folder / "state" / "pki" / "joining.pem"),
-            "--token",
-            str(invitation["token"]),
-            "--ca-fingerprint",
-            str(invitation["ca_fingerprint"]),
         )
 
     def run_site(self, site: str, environment: Mapping[str, str] | None = None) -> None:

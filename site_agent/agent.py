@@ -105,7 +105,7 @@ class Agent:
         self._log = get_logger()
         self._backoff = Backoff(settings.longest_backoff_seconds)
         self._connected = False
-        self._declined: dict[TaskKey, str] = {}  # and under which code
+        self._declined: dict[TaskKey, pb.Task | None] = {}  # None: for good
         self._looked = 0.0
 
     def run(self) -> None:
@@ -132,15 +132,16 @@ class Agent:
         return None if self._connected else "the aggregator cannot be reached or does not let this site in"
 
     def _turn(self) -> None:
-        workplace = self._workplace()
+        workplace = self._workplace()  # fails without a readable policy: nothing below happens then
         if not self._connected:
             self._greet()
         self._renew_if_due()
         self._courier.send()
         task = self._ask(workplace)
         if task is not None:
-            self._take(task, workplace)
+            self._take(task, self._workplace())  # the policy may have changed during the wait
         self._backoff.reset()
+        self._status.well()
 
     def _greet(self) -> None:
         greeting = self._connection.hello(self._settings.version)
@@ -151,11 +152,8 @@ class Agent:
             self._tell(Notice(f"this machine's clock is {skew}", hint))
         self._connected = True
         self._metrics.connected.set(1)
-        self._backoff.reset()
         self._log.info("connected", version=greeting.software_version, tier=greeting.tier)
-        self._tell(
-            Notice(f"connected: aggregator {greeting.software_version}, this is a T{greeting.tier} site")
-        )
+        self._tell(Notice(f"connected to the aggregator, as a T{greeting.tier} site"))
         self._status.well()
 
     def _renew_if_due(self) -> None:
@@ -210,11 +208,11 @@ class Agent:
             self._courier.add(item)
             self._metrics.show_outbox(self._courier.counts())
         else:  # refused or withdrawn before, and asked for again all the same
-            self._declined[task.study, task.id, task.attempt] = item.status.state
+            self._declined[task.study, task.id, task.attempt] = None
 
     def _decline(self, task: pb.Task, error: FedmapError) -> None:
         """Nothing is computed and nothing leaves for a study that this site has not approved as it stands."""
-        self._declined[task.study, task.id, task.attempt] = error.code
+        self._declined[task.study, task.id, task.attempt] = task
         detail = {"terms": task.terms_digest, "code": error.code}
         self._audit.append("task.declined", f"{task.study}.{task.id}.{task.attempt}", detail)
         self._metrics.tasks.labels(kind_of(task), "declined").inc()
@@ -222,9 +220,9 @@ class Agent:
         self._tell(Notice.of(error, f"{task.study}, {task.id} was declined"))
 
     def _forget_what_was_approved_since(self, workplace: Workplace) -> None:
-        for study, task_id, attempt in list(self._declined):
-            if self._declined[study, task_id, attempt] == "not_found" and workplace.takes_part(study):
-                del self._declined[study, task_id, attempt]
+        for key, task in list(self._declined.items()):
+            if task is not None and workplace.is_approved(task):
+                del self._declined[key]
 
     def _trouble(self, error: FedmapError) -> None:
         self._heartbeat.idle()

@@ -47,7 +47,7 @@ def list_command(study: Study = "", config: Config = DEFAULT_CONFIG, as_json: Js
     """List the items, oldest first."""
     items = [item for item in _site(config).outbox.items() if study in ("", item.study)]
     if as_json:
-        print_json([_facts(item) for item in items])
+        print_json({"items": [_facts(item) for item in items]})
         return
     if not items:
         print_text("The outbox is empty.")
@@ -99,7 +99,7 @@ def release_command(
     names = items or [i.id for i in site.outbox.items("waiting_review") if study in ("", i.study)]
     released = [site.outbox.release(name, approver) for name in names]
     if as_json:
-        print_json([_facts(item) for item in released])
+        print_json({"items": [_facts(item) for item in released]})
         return
     if not released:
         print_text("Nothing waits for a release.")

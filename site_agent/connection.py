@@ -226,12 +226,13 @@ class Connection:
                 request = pb.FetchPriorRequest(study=study, digest=digest, offset=have)
                 call = self._stub().FetchPrior(request, timeout=TRANSFER_SECONDS) if have < size else ()
                 for part in call:
-                    have += len(part.chunk)
+                    chunk = part.chunk  # each look at the field would copy it again
+                    have += len(chunk)
                     if have > size:
                         break
-                    file.write(part.chunk)
-                    running.update(part.chunk)
-                    self._received(len(part.chunk))
+                    file.write(chunk)
+                    running.update(chunk)
+                    self._received(len(chunk))
         except OSError as error:
             raise storage_error(error, partial) from error
         return running.hexdigest() if have == size else ""

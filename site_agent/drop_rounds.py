@@ -23,7 +23,7 @@ from common.contract.v1 import federation_pb2 as pb
 from common.digests import file_sha256, is_digest
 from common.drop_files import DropFile
 from common.durable_files import storage_error
-from common.errors import FedmapError, IntegrityError, StateError
+from common.errors import FedmapError, IntegrityError, StateError, StorageError
 from common.study_terms import StudyTerms, parse_terms
 from site_agent.audit_log import AuditLog
 from site_agent.identity_files import SiteIdentity
@@ -105,6 +105,8 @@ def run_round(
                 prior = workplace.read_prior(task, terms)
                 work = workplace.work(task, terms, dataset, prior)
                 item = workplace.keep(task, terms, work, dataset, prior)
+            except StorageError:
+                raise
             except FedmapError as error:
                 failure = error
                 item = workplace.fail(task, terms, error)

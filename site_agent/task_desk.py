@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
-from common.errors import FedmapError, IntegrityError, TrainingError, UnreachableError
+from common.errors import FedmapError, IntegrityError, StorageError, TrainingError, UnreachableError
 from common.fault_points import reach
 from common.log import get_logger
 from common.study_terms import StudyTerms
@@ -62,7 +62,7 @@ class TaskDesk:
         self._log = get_logger()
 
     def do(self, task: pb.Task, terms: StudyTerms, workplace: Workplace) -> OutboxItem:
-        """The answer in the outbox. What fails on the way to the prior is raised: it can be tried again."""
+        """The answer in the outbox. What the network or the disk refuses is raised: it can be tried again."""
         found = workplace.answered(task)  # (1)
         if found is not None:
             return found
@@ -73,8 +73,8 @@ class TaskDesk:
             self._fetch(task)  # (2)
         try:
             item = self._answer(task, terms, workplace)
-        except UnreachableError:
-            raise
+        except (UnreachableError, StorageError):
+            raise  # it may be better in a while, and then the answer is still wanted
         except FedmapError as error:
             item = self._failed(task, terms, workplace, error)
         except UNEXPECTED as error:

@@ -111,14 +111,27 @@ class _PolicyWatch:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._seen = self._look()
         self._workplace = site.workplace(site.policy())
 
     def __call__(self) -> Workplace:
+        seen = self._look()
+        if seen is not None and seen == self._seen:
+            return self._workplace
         policy = self._site.policy()
+        self._seen = seen
         if policy != self._workplace.policy:
             self._site.audit.append("policy.changed", policy.digest, {"egress": policy.egress})
             self._workplace = self._site.workplace(policy)
         return self._workplace
+
+    def _look(self) -> tuple[int, int, int] | None:
+        """Changes whenever the file does; None where it cannot be seen."""
+        try:
+            found = self._site.config.policy.file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:

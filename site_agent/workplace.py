@@ -22,7 +22,7 @@ from site_agent.local_trainer import Work, perform
 from site_agent.outbox import Outbox
 from site_agent.outbox_item import OutboxItem
 from site_agent.policy import SitePolicy
-from site_agent.state import SiteState
+from site_agent.state import Approval, SiteState
 
 _STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
 
@@ -37,12 +37,13 @@ class Workplace:
         self._state = state
         self._outbox = outbox
         self._data = data
+        self._approved: dict[str, tuple[Approval, StudyTerms]] = {}
         self._loader = DataLoader(site, state, policy)
         self._gate = ExitGate(site, policy, outbox, clock)
 
     def approved_terms(self, task: pb.Task) -> StudyTerms:
         """The terms that this site has agreed to, if the task is of exactly those; else `NotFoundError`."""
-        terms = self._state.terms(task.study)
+        terms = self._terms(task.study)
         if terms.digest != task.terms_digest:
             raise NotFoundError(
                 f"the task {task.id} of {task.study} is not under the terms that this site approved",
@@ -50,8 +51,23 @@ class Workplace:
             )
         return terms
 
-    def takes_part(self, study: str) -> bool:
-        return study in self._state.studies()
+    def _terms(self, study: str) -> StudyTerms:
+        """As approved; read and checked again whenever the approval is another one."""
+        approval = self._state.approval(study)
+        kept = self._approved.get(study)
+        if kept is not None and approval is not None and kept[0] == approval:
+            return kept[1]
+        terms = self._state.terms(study)
+        if approval is not None:
+            self._approved[study] = (approval, terms)
+        return terms
+
+    def is_approved(self, task: pb.Task) -> bool:
+        try:
+            self.approved_terms(task)
+        except FedmapError:  # whatever it is, it was told when the task was declined
+            return False
+        return True
 
     def answered(self, task: pb.Task) -> OutboxItem | None:
         return self._outbox.find(task.study, task.id, task.attempt)

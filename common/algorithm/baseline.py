@@ -122,4 +122,9 @@ def pool_baseline(by_site: Mapping[str, BaselineTerms], grid: Sequence[float]) -
     mean_position = torch.where(events > 0, position / events, 0.5)
     at_risk = start + (end - start) * mean_position
     increments = torch.where(events > 0, events / at_risk.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+    if not bool(torch.isfinite(increments.cumsum(0)).all()):
+        raise TrainingError(
+            "the pooled baseline hazard is not finite",
+            hint="a site sent events where nobody is at risk: look at the sites' terms of the rule",
+        )
     return Baseline(tuple(float(t) for t in grid), increments.cumsum(0))

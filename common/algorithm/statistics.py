@@ -70,6 +70,7 @@ def make_scaler(statistics: FeatureStatistics, scaled: tuple[bool, ...]) -> Scal
         )
     use = torch.tensor(scaled)
     deviation = (statistics.m2 / (statistics.rows - 1)).sqrt()
-    deviation = torch.where(use & (deviation > 0), deviation, 1.0)
+    # Below the normal float32 it would become 0, or make every other value of the feature infinite.
+    deviation = torch.where(use & (deviation >= torch.finfo(torch.float32).tiny), deviation, 1.0)
     mean = torch.where(use, statistics.mean, 0.0)
     return Scaler(mean.float(), deviation.float())

@@ -62,6 +62,7 @@ def running_study() -> pb.StudyStatus:
 
 def finished_study() -> pb.StudyStatus:
     study = pb.StudyStatus(study="iron", phase="complete", round=2, rounds=2, metric="auroc", quorum=2)
+    study.members.append(pb.MemberStatus(site="delta", membership="approved", stage="sending"))
     for site, own, shared in (("alpha", 0.81, 0.78), ("beta", 0.71, 0.74), ("gamma", 0.76, None)):
         study.scores.append(pb.SiteScore(site=site, model="personal", metric="auroc", value=own))
         study.scores.append(pb.SiteScore(site=site, model="global", metric="auroc", value=shared))
@@ -86,7 +87,7 @@ def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> N
 def test_metrics_by_round_and_refusals_are_shown() -> None:
     text = rendered(study_view(running_study(), NOW))
     assert "0.771" in text
-    assert "AUROC, own model" in text
+    assert "AUROC is the median over sites" in text
     assert "not finite" in text
 
 
@@ -96,6 +97,12 @@ def test_final_scores_stand_side_by_side_with_their_median() -> None:
     assert lines["beta"][-2:] == ["0.71", "0.74"]
     assert lines["gamma"][-2:] == ["0.76", "-"]
     assert lines["median"] == ["median", "0.76", "0.76"]
+
+
+def test_after_the_end_nobody_is_shown_at_work() -> None:
+    text = rendered(study_view(finished_study(), NOW))
+    assert "took part" in text
+    assert "sending" not in text
 
 
 def test_a_text_from_a_site_cannot_steer_the_terminal_or_the_markup() -> None:
@@ -113,7 +120,7 @@ def test_an_unknown_phase_and_metric_of_a_newer_aggregator_are_shown_as_they_are
     study.phase, study.metric = "celebration", "beauty"
     text = rendered(study_view(study, NOW)) + rendered(overview([study]))
     assert "celebration" in text
-    assert "beauty, own model" in text
+    assert "beauty is the median" in text
 
 
 def test_with_little_room_sites_in_trouble_come_first() -> None:

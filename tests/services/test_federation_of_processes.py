@@ -32,3 +32,15 @@ def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_p
         assert all(scores[key] == expected[key] for key in scores)
         exit_codes = [federation.stop(name) for name in ("a", "b", "c", "aggregator")]
         assert exit_codes == [0, 0, 0, 0]
+
+
+def test_with_postgresql_the_models_are_the_same(tmp_path: Path, postgres_url: str) -> None:
+    study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=2)
+    secret = tmp_path / "database.url"
+    secret.write_text(postgres_url + "\n")
+    database = f'[database]\nurl_file = "{secret}"\n'
+    with LocalFederation(tmp_path / "federation", aggregator_toml=database) as federation:
+        status = run_through(federation, study)
+        assert status.phase == "complete", status
+        assert_same_as_simulated(federation, study, status, study.simulated())
+        assert not list((federation.aggregator_folder / "state").glob("*.db"))

@@ -107,6 +107,10 @@ class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentSe
         with self.changed:
             assert self.changed.wait_for(lambda: bool(happened()), seconds), "it did not happen"
 
+    def offer(self, *tasks: pb.Task) -> None:
+        """Hand out tasks to an agent that waits already."""
+        self._note(lambda: self.tasks.extend(tasks))
+
     def start(self) -> None:
         key, certificate = self.authority.server(self.hosts)
         self._server = grpc.server(ThreadPoolExecutor(16), options=server_options())

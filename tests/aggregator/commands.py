@@ -1,0 +1,79 @@
+"""Runs the programs as their users do: real processes, in a folder, without the settings of the tester."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PLAN = ROOT / "lab" / "plans" / "interval.toml"
+Done = subprocess.CompletedProcess[str]
+
+
+def aggregator(folder: Path, *arguments: str | Path, **environment: str) -> Done:
+    """`fedmap-aggregator` to its end."""
+    return _run("aggregator.cli", folder, arguments, environment)
+
+
+def agent(folder: Path, *arguments: str | Path) -> Done:
+    """`fedmap-site` to its end."""
+    return _run("site_agent.cli", folder, arguments, {})
+
+
+def answered(folder: Path, *arguments: str | Path) -> dict[str, object]:
+    """What `fedmap-aggregator … --json` answers with success."""
+    done = aggregator(folder, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+@contextmanager
+def running(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """`fedmap-aggregator` while the block lasts; it does not outlive the block."""
+    process = subprocess.Popen(
+        _command("aggregator.cli", arguments),
+        cwd=folder,
+        env=_environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+def _run(module: str, folder: Path, arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Done:
+    return subprocess.run(
+        _command(module, arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=_environment(environment),
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _command(module: str, arguments: tuple[str | Path, ...]) -> list[str]:
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("FEDMAP_")}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
