@@ -68,10 +68,10 @@ def moment(unix_ms: int) -> str:
 
 def load_config(path: Path) -> AggregatorConfig:
     """The configuration, or a ConfigError with every fault."""
-    from aggregator.config import AggregatorConfig
+    from aggregator.config import NO_CONFIG, AggregatorConfig
     from common.service_config import read_config
 
-    return read_config(path, AggregatorConfig)
+    return read_config(path, AggregatorConfig, NO_CONFIG)
 
 
 def find_profile(profile: Path | None, config: Path) -> Path:

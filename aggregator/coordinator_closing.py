@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
+from statistics import median_low
 
 from aggregator.coordinator_questions import (
     answers_needed,
@@ -104,7 +104,7 @@ def _close(state: StudyState, task: OpenTask) -> StudyState:
     """The task takes no more answers; the centre's work on it begins."""
     if task.kind == "fit":
         norms = [a.norm for a in task.answers.values() if a.status == "accepted" and a.norm is not None]
-        state = replace(state, cohort_norm=median(norms) if norms else state.cohort_norm)
+        state = replace(state, cohort_norm=median_low(norms) if norms else state.cohort_norm)
     if task.kind == "statistics":  # (8)
         out = {
             site: Member("excluded", _why_without(state, site, task.answers.get(site)))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregator import doctor_identity, doctor_machine
-from aggregator.config import AggregatorConfig
+from aggregator.config import NO_CONFIG, AggregatorConfig
 from aggregator.doctor_check import Check, failed, fine
 from aggregator.initialise import profile_path
 from aggregator.message_json import JsonValue
@@ -32,7 +32,7 @@ def examine(config_path: Path, profile: Path | None, now: datetime.datetime) -> 
     if profile is not None and not config_path.is_file():
         return tuple(_elsewhere(profile, now))
     try:
-        config = read_config(config_path, AggregatorConfig)
+        config = read_config(config_path, AggregatorConfig, NO_CONFIG)
     except FedmapError as error:
         return (_refusal("config", error),)
     return (fine("config", f"{config_path} is in order"), *_here(config, profile, now))

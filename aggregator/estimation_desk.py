@@ -27,7 +27,8 @@ from common.fault_points import reach
 from common.log import get_logger
 
 _TRIES = 3
-_PAUSE_MS = 10_000
+_PAUSE_MS = 2_000  # after a first failure; twice as long after each further one
+_LONGEST_PAUSE_MS = 60_000
 _REASON = 500
 
 
@@ -68,9 +69,12 @@ class EstimationDesk:
             self._running.add(key)
         try:
             answers, request = self._prepared(study, compute)
-        except StorageError as error:
+        except FedmapError as error:
             self._failed(key, error)
             return
+        except BaseException:
+            self._end(key)
+            raise
         job = _Job(study, compute, answers, report, time.perf_counter())
         if request is None:
             self._finish(key, job, None)
@@ -98,9 +102,9 @@ class EstimationDesk:
         self._finish(key, job, result)
 
     def _finish(self, key: tuple[str, str], job: _Job, result: Result | None) -> None:
-        event, row = outcome_of(job.study.state, job.compute, result, job.answers, self._clock_ms())
         self._end(key)  # before the report: it may close the next step and start that
         try:
+            event, row = outcome_of(job.study.state, job.compute, result, job.answers, self._clock_ms())
             job.report(event, row)
         except StaleError:  # the study was aborted meanwhile
             self._log.info("result_dropped", study=key[0], task=key[1])
@@ -129,7 +133,8 @@ class EstimationDesk:
             self._running.discard(key)
             before = self._failures.get(key)
             count = 1 + (before.count if before is not None else 0)
-            self._failures[key] = _Failures(count, self._clock_ms() + _PAUSE_MS)
+            pause = min(_PAUSE_MS << min(count - 1, 10), _LONGEST_PAUSE_MS)
+            self._failures[key] = _Failures(count, self._clock_ms() + pause)
             return count
 
     def _end(self, key: tuple[str, str]) -> None:

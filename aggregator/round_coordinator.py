@@ -17,7 +17,8 @@
     accepted model closes the task.
 (10) A closed task is computed. Answers to it are stale; only its own result moves the study on.
 (11) Paused: answers and results are taken, nothing closes or opens. Resume moves the deadline by the pause. A
-    computation that failed pauses the study, and resume computes again.
+    computation that failed pauses the study, and resume computes again; without the answer of a site that
+    has left meanwhile, for that may have been the cause: then the task is open again.
 (12) Complete and aborted are final.
 (13) A repeated event changes nothing.
 
@@ -107,11 +108,12 @@ def _leave(state: StudyState, site: str, reason: str) -> StudyState:
     if member_of(state, site).membership in ("left", "excluded"):
         return state  # (13)
     state = with_members(state, {site: Member("left", reason)})
-    if state.task is None or state.computing:
+    if state.task is None or (state.computing and not state.problem):
         return state
     asked = tuple(s for s in state.task.asked if s != site)
     answers = {s: answer for s, answer in state.task.answers.items() if s != site}
-    return replace(state, task=replace(state.task, asked=asked, answers=answers))  # (3)
+    task = replace(state.task, asked=asked, answers=answers)  # (3)
+    return replace(state, task=task, computing=state.computing and answers == state.task.answers)  # (11)
 
 
 def _start(state: StudyState) -> StudyState:

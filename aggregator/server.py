@@ -7,7 +7,6 @@ raises beside our own errors is logged by type and place, and the caller learns 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from aggregator.identity import Caller
 from aggregator.metrics import AggregatorMetrics
 from aggregator.server_identity import ServerIdentity
 from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
+from aggregator.stall_watch import StallWatch
 from common.contract.v1 import (
     enrolment_pb2,
     enrolment_pb2_grpc,
@@ -39,10 +39,10 @@ from common.transport.status import to_status, to_trailers, unexpected_error
 _SHORT_CALLS = 64  # threads beside those of the long polls
 _WAITING_CALLS = 64  # beyond all threads; more are refused at once
 _STREAMS = 64  # of one connection at the same time
-_JOINING_SECONDS = 10.0  # for the request of a caller whose slots anybody could hold
 
 # Generic for the type checker only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Behaviour: TypeAlias = Callable[[Iterator[Any], grpc.ServicerContext], Any]
 
 
 class GuardInterceptor(grpc.ServerInterceptor):
@@ -52,9 +52,10 @@ class GuardInterceptor(grpc.ServerInterceptor):
     of the pool and for as long as the caller likes, before anybody has asked who that is.
     """
 
-    def __init__(self, guard: CallGuard, metrics: AggregatorMetrics) -> None:
+    def __init__(self, guard: CallGuard, metrics: AggregatorMetrics, watch: StallWatch) -> None:
         self._guard = guard
         self._metrics = metrics
+        self._watch = watch
         self._log = get_logger()
 
     def intercept_service(
@@ -66,28 +67,39 @@ class GuardInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
         coders = (handler.request_deserializer, handler.response_serializer)
-        streams = handler.request_streaming
+        # A single request is read as a stream of one: gRPC would wait for it before the guard is asked, so
+        # that calls without a message would hold every thread.
         if handler.response_streaming:
-            behaviour = handler.stream_stream if streams else handler.unary_stream
-            return grpc.stream_stream_rpc_method_handler(self._stream(rpc, behaviour, streams), *coders)
-        behaviour = handler.stream_unary if streams else handler.unary_unary
-        return grpc.stream_unary_rpc_method_handler(self._single(rpc, behaviour, streams), *coders)
+            many: Any = (
+                handler.stream_stream if handler.request_streaming else self._one(handler.unary_stream)
+            )
+            return grpc.stream_stream_rpc_method_handler(self._stream(rpc, many), *coders)
+        one: Any = handler.stream_unary if handler.request_streaming else self._one(handler.unary_unary)
+        return grpc.stream_unary_rpc_method_handler(self._single(rpc, one), *coders)
 
-    def _single(
-        self, rpc: str, behaviour: Any, streams: bool
-    ) -> Callable[[Iterator[Any], grpc.ServicerContext], Any]:
+    def _single(self, rpc: str, behaviour: Behaviour) -> Behaviour:
         def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._guarded(rpc, context) as caller:
-                return behaviour(requests if streams else _one(requests, caller, context), context)
+            with self._guarded(rpc, context):
+                return behaviour(requests, context)
 
         return call
 
-    def _stream(
-        self, rpc: str, behaviour: Any, streams: bool
-    ) -> Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]]:
+    def _stream(self, rpc: str, behaviour: Behaviour) -> Behaviour:
         def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._guarded(rpc, context) as caller:
-                yield from behaviour(requests if streams else _one(requests, caller, context), context)
+            with self._guarded(rpc, context):
+                yield from behaviour(requests, context)
+
+        return call
+
+    def _one(self, behaviour: Any) -> Behaviour:
+        """Takes the one request from its stream; a caller that does not send it is cut off."""
+
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with self._watch.waiting(context.cancel):
+                request = next(requests, None)
+            if request is None:
+                raise RejectedError("the call holds no message", hint="update the program that makes it")
+            return behaviour(request, context)
 
         return call
 
@@ -184,22 +196,6 @@ def service_names() -> tuple[str, ...]:
         operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
     )
     return (*(service.full_name for service in contract), health.SERVICE_NAME)
-
-
-def _one(requests: Iterator[Any], caller: Caller, context: grpc.ServicerContext) -> Any:
-    """The request of a call that has one. All who join share their slots, so none may sit in them."""
-    timer = threading.Timer(_JOINING_SECONDS, context.cancel) if caller.role == "joining" else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
-    try:
-        request = next(requests, None)
-    finally:
-        if timer is not None:
-            timer.cancel()
-    if request is None:
-        raise RejectedError("the call came without its request", hint="update the program that makes it")
-    return request
 
 
 def _certificate(context: grpc.ServicerContext) -> bytes | None:

@@ -38,7 +38,7 @@ from aggregator.polls import Poll, PollBoard
 from aggregator.round_coordinator import advance
 from aggregator.store import ResultRow, Store, StudyRow, Transaction
 from common.algorithm.local_fit import Model
-from common.errors import ConflictError, NotFoundError
+from common.errors import ConflictError, NotFoundError, StorageError
 from common.log import get_logger
 from common.models import model_of
 from common.names import shown
@@ -212,7 +212,7 @@ class StudyService:
                 if also is not None:
                     also(transaction)
                 if changed:
-                    version = transaction.studies.save(name, state_to_json(transition.state), version)
+                    version = _save(transaction, transition.state, version)
                 if note is not None:
                     transaction.audit.append(note.actor, note.action, note.subject, note.detail, event.at)
             after = replace(study, state=transition.state, version=version)
@@ -332,6 +332,17 @@ class StudyService:
             late=sum(is_late(state, site, now) for site in state.members),
             is_open=state.task is not None and not state.computing,
         )
+
+
+def _save(transaction: Transaction, state: StudyState, version: int) -> int:
+    """A lost save is nobody's conflict but ours: whoever called tries again, and the operator is told."""
+    try:
+        return transaction.studies.save(state.study, state_to_json(state), version)
+    except ConflictError as error:
+        raise StorageError(
+            f"another program has changed the study {state.study} in the database",
+            hint="look for a second aggregator on the same database, stop it, and restart this one",
+        ) from error
 
 
 def _study_of(row: StudyRow) -> Study:

@@ -35,7 +35,7 @@ from aggregator.coordinator_state import AnswerStatus, OpenTask
 from aggregator.statistics_checks import check_baseline, check_statistics
 from common.algorithm.local_fit import Model
 from common.algorithm.network import Network
-from common.answers import result_of, rule_terms_of
+from common.answers import WITHHELD, result_of, rule_terms_of
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
 from common.errors import FedmapError, ModelError, RejectedError
@@ -123,7 +123,8 @@ def _judge(
 
 
 def _check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
-    demand(failure.code in _codes(FedmapError), "the failure has an unknown code", SAME_VERSION)
+    known = failure.code == WITHHELD or failure.code in _codes(FedmapError)
+    demand(known, "the failure has an unknown code", SAME_VERSION)
     demand(
         len(failure.reason) <= MOST_REASON and _is_plain(failure.reason),
         f"the reason of the failure is longer than {MOST_REASON:,} characters or has control characters",

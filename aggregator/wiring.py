@@ -36,6 +36,7 @@ from aggregator.server import AggregatorServer, GuardInterceptor
 from aggregator.server_identity import ServerIdentity
 from aggregator.service import StudyService
 from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
+from aggregator.stall_watch import StallWatch
 from aggregator.state_layout import blob_folder, make_store, state_lock
 from aggregator.store import Store
 from aggregator.study_clock import StudyClock
@@ -168,7 +169,7 @@ class Aggregator:
         self._server = AggregatorServer(
             config.listen,
             identity,
-            GuardInterceptor(guard, metrics),
+            GuardInterceptor(guard, metrics, StallWatch(limits.stall_seconds)),
             EnrolmentServicer(enrolment),
             FederationServicer(federation, pace),
             OperatorServicer(operator, drops, pace),

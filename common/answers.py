@@ -24,6 +24,8 @@ from common.parameter_files import decode_baseline, encode_baseline
 from common.plan import StudyPlan
 
 PERSONAL, GLOBAL = "personal", "global"
+WITHHELD = "withheld"
+"""The code of a failure in place of an answer that the site's reviewer did not release."""
 MOST_NOTE = 500
 """Characters of a note that travels."""
 

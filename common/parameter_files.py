@@ -25,7 +25,7 @@ from common.algorithm.prior import Prior
 from common.algorithm.settings import PriorSettings
 from common.algorithm.statistics import FeatureStatistics, Scaler
 from common.errors import ModelError
-from common.tensor_files import Array, Expected, decode_tensors, encode_tensors, scan_tensors
+from common.tensor_files import Array, Expected, decode_tensors, encode_tensors, most_bytes, scan_tensors
 
 _BASELINE = ("events", "position", "risk_start", "risk_end")
 _MOST_MEAN = 1e15  # of batch-norm statistics that are pooled: its square is far from the end of float32
@@ -91,17 +91,18 @@ def encode_prior(network: Network, settings: PriorSettings, file: PriorFile) -> 
 def decode_prior(
     network: Network, settings: PriorSettings, source: bytes | Path, what: str = "the prior"
 ) -> PriorFile:
-    expected = _expected(network.spec, "mu.") | _expected_buffers(network)
-    expected |= dict.fromkeys(("scaler.mean", "scaler.deviation"), Expected("F32", (network.inputs,)))
-    psi_spec = ConvexNetwork(network.spec, settings).spec if settings.convex else None
-    if psi_spec is not None:
-        expected |= _expected(psi_spec, "psi.")
+    expected, psi_spec = _expected_prior(network, settings)
     arrays = decode_tensors(source, expected, what)
     if not bool((arrays["scaler.deviation"] > 0).all()):
         raise _impossible(what, "scaler.deviation is not above zero everywhere")
     psi = torch.zeros(0) if psi_spec is None else _flat(psi_spec, arrays, "psi.")
     prior = Prior(_flat(network.spec, arrays, "mu."), _buffers(network, arrays, what), psi)
     return PriorFile(prior, Scaler(_tensor(arrays["scaler.mean"]), _tensor(arrays["scaler.deviation"])))
+
+
+def most_prior_bytes(network: Network, settings: PriorSettings) -> int:
+    """No prior of this model has a larger file."""
+    return most_bytes(_expected_prior(network, settings)[0])
 
 
 def encode_statistics(statistics: FeatureStatistics) -> bytes:
@@ -147,6 +148,16 @@ def _named_buffers(buffers: Buffers) -> dict[str, Tensor]:
 def _expected(spec: ParameterSpec, prefix: str) -> dict[str, Expected]:
     pairs = zip(spec.names, spec.shapes, strict=True)
     return {f"{prefix}{name}": Expected("F32", shape) for name, shape in pairs}
+
+
+def _expected_prior(
+    network: Network, settings: PriorSettings
+) -> tuple[dict[str, Expected], ParameterSpec | None]:
+    """All tensors of a prior, and the layout of ψ where there is one."""
+    expected = _expected(network.spec, "mu.") | _expected_buffers(network)
+    expected |= dict.fromkeys(("scaler.mean", "scaler.deviation"), Expected("F32", (network.inputs,)))
+    psi_spec = ConvexNetwork(network.spec, settings).spec if settings.convex else None
+    return expected | (_expected(psi_spec, "psi.") if psi_spec is not None else {}), psi_spec
 
 
 def _expected_buffers(network: Network) -> dict[str, Expected]:

@@ -39,15 +39,18 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_config(path: Path, model: type[Model]) -> Model:
-    """Reads and checks a configuration file."""
+def read_config(path: Path, model: type[Model], if_missing: str = "") -> Model:
+    """Reads and checks a configuration file; `if_missing` is the hint where there is no such file."""
     source = str(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = (error.strerror or "it cannot be opened").lower()
+        hint = if_missing if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(
-            source, (f"cannot be read: {reason}",), hint="Check the path and the permissions of the file."
+            source,
+            (f"cannot be read: {reason}",),
+            hint=hint or "Check the path and the permissions of the file.",
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(source, ("is not UTF-8 text",), hint="Save it as a UTF-8 text file.") from error

@@ -34,6 +34,7 @@ _TYPES: Mapping[TypeName, np.dtype[Any]] = {
 }
 _LENGTH = 8  # bytes that say how long the header is
 _HEADER_LIMIT = 8 << 20
+_HEADER_PER_NAME = 512
 _NAMED = 3
 _PIECE = 1 << 20  # bytes
 _HINT = "check that both sides use the same study plan, model and version; send the file again if it was cut"
@@ -66,6 +67,12 @@ def decode_tensors(source: bytes | Path, expected: Mapping[str, Expected], what:
             raise _not_finite(what, name)
         arrays[name] = array.reshape(wanted.shape)
     return arrays
+
+
+def most_bytes(expected: Mapping[str, Expected]) -> int:
+    """How large a file of these tensors can be."""
+    values = sum(prod(one.shape) * _TYPES[one.dtype].itemsize for one in expected.values())
+    return values + _HEADER_PER_NAME * (len(expected) + 1)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from common.errors import (
     FedmapError,
     IncompatibleError,
     NotAllowedError,
+    StateError,
     UnreachableError,
 )
 from common.log import get_logger
@@ -196,6 +197,11 @@ class Agent:
         return self._courier.look_again() or self._renewal.due(self._now())
 
     def _take(self, task: pb.Task, workplace: Workplace) -> None:
+        if (task.study, task.id, task.attempt) in self._declined:  # waits: it could go on without end
+            raise StateError(
+                f"{task.study}, {task.id} was declined and is offered again",
+                hint="Tell the operator: the aggregator and this agent do not fit together.",
+            )
         try:
             terms = workplace.approved_terms(task)
         except UnreachableError:

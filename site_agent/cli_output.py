@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -54,13 +55,14 @@ def print_text(*lines: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A plain table; what stands in it is never read as markup."""
+    """A plain table. Nothing in it is markup, and nothing is cut off: names and digests are copied."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column)
     for row in rows:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
-    answer.print(table, highlight=False)
+    needed = Measurement.get(answer, answer.options.update(max_width=10_000), table).maximum
+    Console(width=max(answer.width, needed)).print(table, highlight=False)
 
 
 def moment(when: datetime) -> str:
@@ -75,6 +77,6 @@ def now() -> datetime:
 def load_config(path: Path) -> SiteConfig:
     """The configuration, or a ConfigError with every fault."""
     from common.service_config import read_config
-    from site_agent.config import SiteConfig
+    from site_agent.config import NO_CONFIG, SiteConfig
 
-    return read_config(path, SiteConfig)
+    return read_config(path, SiteConfig, NO_CONFIG)

@@ -8,6 +8,7 @@ nothing is tried again, and nothing but a prior on its way in is written.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -215,8 +216,8 @@ class Connection:
         """Get the missing bytes of a prior; the digest of them all. Never takes more than was announced."""
         running = hashlib.sha256()
         try:
-            with partial.open("a+b") as file:
-                have = file.tell()
+            with partial.open("a+b", buffering=0) as file:
+                have = file.seek(0, os.SEEK_END)
                 if have > size:
                     file.truncate(0)
                     have = 0
@@ -230,7 +231,9 @@ class Connection:
                     have += len(chunk)
                     if have > size:
                         break
-                    file.write(chunk)
+                    rest = memoryview(chunk)
+                    while rest:  # a disk that is nearly full may take a part of it
+                        rest = rest[file.write(rest) :]
                     running.update(chunk)
                     self._received(len(chunk))
         except OSError as error:

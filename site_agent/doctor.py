@@ -13,7 +13,7 @@ from common.certificates import CertificateFacts, certificate_facts
 from common.errors import ConfigError, FedmapError, NotAllowedError
 from common.service_config import read_config
 from site_agent.clock_skew import SKEW_SECONDS, Skew, skew_of
-from site_agent.config import SiteConfig
+from site_agent.config import NO_CONFIG, SiteConfig
 from site_agent.connection import Connection
 from site_agent.findings import Finding, failed, failed_by, passed, warned
 from site_agent.identity_files import read_identity
@@ -26,7 +26,7 @@ from site_agent.site_checks import check_data, check_identity, check_policy, che
 def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
     """Every check that can be made; one that needs what failed before it is left out."""
     try:
-        config = read_config(path, SiteConfig)
+        config = read_config(path, SiteConfig, NO_CONFIG)
     except ConfigError as error:
         return [failed_by("configuration", error)]
     found = [passed("configuration", f"{path} is in order")]

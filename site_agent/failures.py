@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from common.answers import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import FedmapError
-
-WITHHELD = "withheld"
-"""The code of an answer that the site's reviewer did not release."""
 
 _OWN_LOG = "the site's own log says more"
 _SENTENCES: Mapping[str, str] = MappingProxyType(

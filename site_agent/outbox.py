@@ -24,13 +24,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from common.answers import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.durable_files import make_folder, storage_error, sync_folder, write_durably
 from common.errors import IntegrityError, NotFoundError, RejectedError, StateError
 from common.fault_points import reach
 from common.names import shown
 from site_agent.audit_log import AGENT, AuditLog, Clock
-from site_agent.failures import WITHHELD, failure_of
+from site_agent.failures import failure_of
 from site_agent.manifest import Check, Manifest, make_manifest
 from site_agent.outbox_item import (
     ANSWER,
@@ -103,6 +104,11 @@ class Outbox:
                 return read_item(self._folder / candidate)
         return None
 
+    def answers_to(self, study: str, task_id: str, before: int) -> tuple[OutboxItem, ...]:
+        """What was made for a task in attempts before that one, in order."""
+        found = [self.find(study, task_id, attempt) for attempt in self._attempts(study, task_id)]
+        return tuple(item for item in found if item is not None and item.attempt < before)
+
     def get(self, name: str) -> OutboxItem:
         if not is_item_name(name) or not (self._folder / name).is_dir():
             raise NotFoundError(
@@ -154,6 +160,12 @@ class Outbox:
     def withdraw(self, name: str, reason: str, by: str = AGENT) -> OutboxItem:
         """Not wanted any more: the task is closed, or the site has left the study."""
         return self._change(name, "withdrawn", by, reason=reason)
+
+    def _attempts(self, study: str, task_id: str) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        names = [path.name.split(".") for path in self._folder.iterdir() if is_item_name(path.name)]
+        return sorted({int(name[2]) for name in names if name[:2] == [study, task_id]})
 
     def _change(
         self, name: str, state: State, by: str, code: str = "", reason: str = "", received_unix_ms: int = 0

@@ -14,13 +14,13 @@ from typing import Literal
 from google.protobuf.message import DecodeError
 from pydantic import ValidationError
 
+from common.answers import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import file_sha256, sha256_hex
 from common.durable_files import read_file
 from common.errors import IntegrityError, RejectedError
 from common.names import check_study_name, is_study_name, shown
 from common.service_config import Section
-from site_agent.failures import WITHHELD
 from site_agent.manifest import Manifest, read_manifest
 
 State = Literal["waiting_review", "released", "sent", "refused", "rejected", "withdrawn"]

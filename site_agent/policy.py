@@ -74,7 +74,12 @@ class Floors:
 
 def read_policy(path: Path) -> SitePolicy:
     """The policy in force; `ConfigError` where there is none or it cannot be used."""
-    return read_config(path, SitePolicy)
+    return read_config(
+        path,
+        SitePolicy,
+        "Put the policy back, or correct [policy] file; deploy/site_agent/policy.toml is one to start from. "
+        "Without a policy nothing leaves.",
+    )
 
 
 def floors_of(plan: StudyPlan, policy: SitePolicy) -> Floors:

@@ -6,12 +6,15 @@ done for a study whose exact terms this site has not approved.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import SiteDataset
-from common.errors import FedmapError, NotFoundError
+from common.errors import FedmapError, NotFoundError, RejectedError
 from common.fault_points import reach
 from common.models import model_of
-from common.parameter_files import PriorFile, decode_prior
+from common.names import shown
+from common.parameter_files import PriorFile, decode_prior, most_prior_bytes
 from common.study_terms import StudyTerms
 from site_agent.audit_log import Clock
 from site_agent.config import DataSection
@@ -24,6 +27,14 @@ from site_agent.outbox_item import OutboxItem
 from site_agent.policy import SitePolicy
 from site_agent.state import Approval, SiteState
 
+MOST_ANSWERS = 3
+"""To one task that may leave. Each attempt is blurred anew: the mean of many would show what noise hides."""
+_ONCE: Mapping[int, str] = {
+    pb.TASK_KIND_STATISTICS: "statistics",
+    pb.TASK_KIND_INITIALISE: "initialise",
+    pb.TASK_KIND_RULE: "rule",
+    pb.TASK_KIND_EVALUATE: "evaluate",
+}
 _STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
 
 
@@ -49,6 +60,16 @@ class Workplace:
                 f"the task {task.id} of {task.study} is not under the terms that this site approved",
                 hint="See `fedmap-site studies`; leave the study and approve it again if its terms changed.",
             )
+        if not _is_step(task, terms.rounds):
+            raise RejectedError(
+                f"the task {shown(task.id)} of {task.study} is no step of the terms that this site approved",
+                hint="Tell the operator: the approved terms say which tasks there are, and how many rounds.",
+            )
+        if task.prior_size > most_prior_bytes(model_of(terms.plan).network, terms.plan.prior):
+            raise RejectedError(
+                f"the prior of {shown(task.id)} of {task.study} is larger than the plan's model can have",
+                hint="Tell the operator. Nothing was fetched: it would have filled the disk.",
+            )
         return terms
 
     def _terms(self, study: str) -> StudyTerms:
@@ -70,7 +91,19 @@ class Workplace:
         return True
 
     def answered(self, task: pb.Task) -> OutboxItem | None:
-        return self._outbox.find(task.study, task.id, task.attempt)
+        """The answer that stands for a task. What the centre has had is not made for it once more."""
+        found = self._outbox.find(task.study, task.id, task.attempt)
+        if found is not None:
+            return found
+        earlier = [
+            item
+            for item in self._outbox.answers_to(task.study, task.id, task.attempt)
+            if item.content != "failure" and item.status.state in ("released", "sent", "refused", "withdrawn")
+        ]
+        sent = [item for item in earlier if item.status.state == "sent"]
+        if sent:
+            return sent[-1]
+        return earlier[-1] if len(earlier) >= MOST_ANSWERS else None
 
     def load(self, terms: StudyTerms) -> SiteDataset:
         return self._loader.load(terms, self._data.path_of(terms.study))
@@ -110,3 +143,10 @@ class Workplace:
 
     def fail(self, task: pb.Task, terms: StudyTerms, error: FedmapError) -> OutboxItem:
         return self._gate.fail(task, terms, error)
+
+
+def _is_step(task: pb.Task, rounds: int) -> bool:
+    """Whether the terms have this task: one of each kind, and as many rounds as were agreed."""
+    if task.kind == pb.TASK_KIND_FIT:
+        return 1 <= task.round <= rounds and task.id == f"round-{task.round}"
+    return task.id == _ONCE.get(task.kind) and not task.round

@@ -19,12 +19,14 @@ from aggregator.liveness import Liveness
 from aggregator.metrics import AggregatorMetrics
 from aggregator.store import CertificateRow, SiteRow, Store
 from common.contract.v1 import enrolment_pb2 as pb
-from common.errors import RejectedError, StateError, TokenError
+from common.errors import LimitError, RejectedError, StateError, TokenError
 from common.log import get_logger
 from common.names import check_site_name
 from common.pki import CertificateAuthority, Identity, certificate_facts, check_csr
 
 MOST_REQUEST = 64 * 1024  # bytes
+MOST_A_DAY = 20  # certificates of one site
+DAY_MS = 24 * 3600 * 1000
 
 
 def token_hash(token: str) -> str:
@@ -101,6 +103,12 @@ class EnrolmentHandler:
         now = self._clock_ms()
         certificate, row = self._issue(authority, request.csr_pem, caller.name, now)
         with self._store.transaction() as transaction:
+            issued = transaction.certificates.list_of("site", caller.name)
+            if sum(known.not_before > now - DAY_MS for known in issued) >= MOST_A_DAY:
+                raise LimitError(
+                    f"{caller.name} was given {MOST_A_DAY} certificates within a day",
+                    hint="look for an agent that cannot keep its certificate: a full or read-only disk",
+                )
             transaction.certificates.add(row)
             transaction.audit.append(
                 caller.actor, "certificate.renew", f"site:{caller.name}", {"serial": row.serial}, now

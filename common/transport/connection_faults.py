@@ -101,8 +101,9 @@ CAUSES = (
     ),
     Cause(
         ("connection refused",),
-        "the aggregator's machine refuses the connection",
-        "Check the port, and that the aggregator runs; a firewall may also refuse.",
+        "the connection to the aggregator is refused",
+        "Check the port, and that the aggregator runs; where a `proxy` is set, that the proxy runs. A firewall "
+        "may also refuse.",
     ),
     Cause(
         ("no route to host", "network is unreachable", "host is down"),

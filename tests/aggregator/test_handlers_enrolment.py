@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.handlers.enrolment import token_hash
+from aggregator.handlers.enrolment import DAY_MS, MOST_A_DAY, token_hash
 from aggregator.identity import Caller
 from common.contract.v1 import enrolment_pb2 as pb
 from common.contract.v1 import federation_pb2
-from common.errors import NotAllowedError, RejectedError, StateError, TokenError
+from common.errors import LimitError, NotAllowedError, RejectedError, StateError, TokenError
 from common.pki import Identity, make_csr, new_key
 from tests.aggregator.centre import OPERATOR, Centre, centre_in
 
@@ -41,6 +41,18 @@ def test_a_new_invitation_withdraws_the_one_before(centre: Centre) -> None:
     with pytest.raises(TokenError, match="withdrawn"):
         centre.enrolment.enrol(_request("north", first))
     centre.enrolment.enrol(_request("north", second))
+
+
+def test_a_site_that_renews_without_end_is_stopped_for_the_day(centre: Centre) -> None:
+    centre.enrolled("north")
+    north = Caller("site", "north", 1, "1")
+    request = pb.RenewRequest(csr_pem=make_csr(new_key(), Identity("site", "north")))
+    for _ in range(MOST_A_DAY - 1):
+        centre.enrolment.renew(north, request)
+    with pytest.raises(LimitError, match="within a day"):
+        centre.enrolment.renew(north, request)
+    centre.clock.now += DAY_MS
+    centre.enrolment.renew(north, request)
 
 
 def test_an_active_site_stays_active_while_a_second_invitation_waits(centre: Centre) -> None:

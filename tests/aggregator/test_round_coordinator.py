@@ -341,6 +341,13 @@ def test_the_cohort_norm_is_the_median_of_accepted_answers_of_the_last_round() -
     assert study.state.cohort_norm == 3.0
 
 
+def test_of_two_sites_the_smaller_norm_holds_so_that_one_cannot_raise_the_limit() -> None:
+    study = started("a", "b").go_to("round-1")
+    study.answer("a", norm=2.0)
+    study.answer("b", norm=40.0)
+    assert study.state.cohort_norm == 2.0
+
+
 def test_repeated_events_change_nothing() -> None:
     study = started("a", "b", "c").go_to("round-1")
     for event in (

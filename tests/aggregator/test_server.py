@@ -521,6 +521,27 @@ def test_one_caller_cannot_hold_more_than_its_share_of_calls(centre: Running) ->
     _until(lambda: _greets(site))
 
 
+def test_calls_that_never_send_their_message_hold_up_nobody_and_are_cut_off(centre: Running) -> None:
+    silent, never = centre.joining(), threading.Event()
+    method: grpc.StreamUnaryMultiCallable[bytes, bytes] = silent.channel.stream_unary(
+        "/fedmap.v1.EnrolmentService/Enrol"
+    )
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(SECONDS)
+        yield b""
+
+    calls = [method.future(nothing(), timeout=SECONDS) for _ in range(60)]
+    try:
+        assert centre.operator().operator.ListSites(operator_pb.ListSitesRequest(), timeout=SECONDS)
+        codes = {call.code() for call in calls}
+        assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED}
+    finally:
+        never.set()
+    token = centre.invite("patient-one")
+    _until(lambda: _enrols(centre, "patient-one", token))
+
+
 def test_an_unexpected_failure_tells_the_caller_nothing_of_its_cause(
     pair: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,4 +655,14 @@ def _greets(site: Client) -> bool:
         site.hello()
     except grpc.RpcError:
         return False
+    return True
+
+
+def _enrols(centre: Running, site: str, token: str) -> bool:
+    try:
+        centre.enrol(site, token, _csr(site))
+    except grpc.RpcError as error:
+        if isinstance(typed_error(error), LimitError):
+            return False
+        raise
     return True

@@ -161,6 +161,18 @@ def test_what_is_stored_with_an_event_fails_with_it(centre: Centre) -> None:
     assert not centre.status(study).paused
 
 
+def test_a_second_aggregator_on_the_same_database_is_noticed_and_the_site_tries_again(
+    centre: Centre,
+) -> None:
+    north, south = centre.enrolled("north"), centre.enrolled("south")
+    study = centre.started(north, south)
+    with centre.store.transaction() as transaction:
+        row = transaction.studies.load(study.terms.study)
+        transaction.studies.save(row.name, row.state_json, row.version)
+    with pytest.raises(StorageError, match="another program"):
+        north.work(study)
+
+
 def test_a_deadline_passes_without_any_call(centre: Centre) -> None:
     sites = [centre.enrolled(name) for name in ("east", "north", "south")]
     study = centre.started(*sites)

@@ -1,7 +1,7 @@
-"""`python -m tests.bench [NAME …]`: the services' ratios of docs/benchmarks.md, measured now, on this machine.
+"""`python -m tests.bench [NAME …]`: the services' ratios of docs/benchmarks.md, measured on this machine now.
 
-Names: aggregation, transfer, exchange, answering, idle; all of them without a name. Ends with code 1 where a
-target was missed.
+Names: aggregation, transfer, exchange, answering, idle; all of them without a name. Ends with code 1 where
+a target was missed.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from common.errors import ConfigError
 from common.service_config import parse_config, read_config
 from site_agent.config import SiteConfig, host_of, port_of
+from site_agent.first_config import write_first_config
+from site_agent.policy import SitePolicy, read_policy
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "site_agent"
 SHORT = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:8443"\n'
@@ -91,8 +93,26 @@ def test_the_full_sample_names_every_option_and_shows_the_defaults() -> None:
     assert full.model_copy(update={"data": defaults.data}) == defaults
 
 
-def test_every_option_of_the_full_sample_is_explained() -> None:
-    lines = (DEPLOY / "config.full.toml").read_text().splitlines()
+def test_the_sample_policy_names_every_option_and_shows_the_defaults() -> None:
+    raw = tomllib.loads((DEPLOY / "policy.toml").read_text())
+    assert set(raw) == set(options_of(SitePolicy))
+    assert read_policy(DEPLOY / "policy.toml") == SitePolicy()
+
+
+def test_the_first_configuration_that_enrol_writes_is_in_order(tmp_path: Path) -> None:
+    written = write_first_config(tmp_path / "site.toml", "a", "localhost:8443")
+    assert [path.name for path in written] == ["site.toml", "policy.toml"]
+    config = read_config(tmp_path / "site.toml", SiteConfig)
+    assert config.data.path_of("any") is None
+    assert read_policy(config.policy.file).egress == "review"
+    with pytest.raises(ConfigError):
+        write_first_config(tmp_path / "other.toml", "Not A Name", "localhost:8443")
+    assert not (tmp_path / "other.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["config.full.toml", "policy.toml"])
+def test_every_option_of_the_full_samples_is_explained(name: str) -> None:
+    lines = (DEPLOY / name).read_text().splitlines()
     for above, line in itertools.pairwise(lines):
         if "=" in line and not line.startswith("#"):
             assert above.startswith("#"), line

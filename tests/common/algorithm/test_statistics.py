@@ -52,7 +52,8 @@ def test_the_scaler_standardises_the_pooled_rows(parts: list[NDArray[np.float32]
         return
     scaler = make_scaler(_pool(parts), (True,) * FEATURES)
     deviation = rows.std(0, ddof=1)
-    expected = np.where(np.ptp(rows, axis=0) > 0, deviation, 1.0)
+    expected = np.where(deviation >= np.finfo(np.float32).tiny, deviation, 1.0)
+    expected = np.where(np.ptp(rows, axis=0) > 0, expected, 1.0)
     assert scaler.mean.numpy() == pytest.approx(rows.mean(0), rel=1e-6, abs=1e-6)
     assert scaler.deviation.numpy() == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
