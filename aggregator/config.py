@@ -19,6 +19,10 @@ from pydantic import AfterValidator, model_validator
 from common.service_config import OptionalPath, Section
 
 MIB = 1 << 20
+NO_CONFIG = (
+    "Run this in the folder of aggregator.toml, or give --config FILE (or FEDMAP_AGGREGATOR_CONFIG). A new "
+    "aggregator: `fedmap-aggregator init --address HOST:PORT` writes it."
+)
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
 

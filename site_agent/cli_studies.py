@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 def studies_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
-    """List the studies that this site is invited to, with the digest that it would approve."""
+    """List the studies that this site is invited to, with the terms and the digest that it would approve."""
     from common.study_terms import parse_terms
     from site_agent.wiring import Site
 
     site = Site(load_config(config))
     with site.connect() as connection:
         offered = connection.studies()
+    terms_of = [parse_terms(study.terms_json, study.study) for study in offered]
     if as_json:
         found: list[JsonValue] = []
-        for study in offered:
-            terms = parse_terms(study.terms_json, study.study)
+        for study, terms in zip(offered, terms_of, strict=True):
             found.append(
                 {
                     "phase": study.phase,
@@ -56,16 +56,13 @@ def studies_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> N
     print_table(
         ("study", "phase", "round", "this site", "digest of the terms"),
         [
-            (
-                study.study,
-                study.phase,
-                str(study.round),
-                study.membership,
-                parse_terms(study.terms_json, study.study).digest,
-            )
-            for study in offered
+            (study.study, study.phase, str(study.round), study.membership, terms.digest)
+            for study, terms in zip(offered, terms_of, strict=True)
         ],
     )
+    for study, terms in zip(offered, terms_of, strict=True):
+        if study.membership == "invited":
+            print_text("", f"Before you approve {study.study}:", *_fact_lines(terms))
 
 
 def approve_command(
@@ -96,7 +93,7 @@ def approve_command(
     policy = site.policy()
     terms = _terms_of_file(site, file, digest) if file is not None else _terms_of_offer(site, digest)
     if not as_json:
-        print_text(*(f"  {name:<13} {value}" for name, value in key_facts(terms).items()))
+        print_text(*_fact_lines(terms))
     check_terms(policy, terms)
     site.state.approve(terms, by, clock_ms(), policy.digest)
     site.audit.append("study.approved", terms.study, {"terms": terms.digest, "policy": policy.digest}, by)
@@ -166,6 +163,10 @@ def key_facts(terms: StudyTerms) -> dict[str, str | int]:
         "seed": terms.seed,
         "terms_digest": terms.digest,
     }
+
+
+def _fact_lines(terms: StudyTerms) -> list[str]:
+    return [f"  {name:<13} {value}" for name, value in key_facts(terms).items()]
 
 
 def _terms_of_offer(site: Site, digest: str) -> StudyTerms:

@@ -17,6 +17,10 @@ from pydantic import AfterValidator, Field, model_validator
 from common.names import is_site_name
 from common.service_config import OptionalPath, Section
 
+NO_CONFIG = (
+    "Run this in the folder of site.toml, or give --config FILE (or FEDMAP_SITE_CONFIG). A new site: "
+    "`fedmap-site enrol` with --site NAME and --address HOST:PORT writes it."
+)
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]@]+):([0-9]{1,5})")
 
 

@@ -43,7 +43,7 @@ def check_state(folder: Path) -> list[Finding]:
         ]
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         who = f"user {os.getuid()}"
-        hint = f"Give {who} the folder (chown -R {os.getuid()} {folder}); a disk mounted read-only: mount it writable"
+        hint = f"Give {who} the folder (chown -R {os.getuid()} {folder}), or mount its disk writable."
         return [failed("state folder", f"{folder} cannot be read and written by {who}", hint)]
     found = [_privacy(folder), _writing(folder), _space(folder)]
     return [finding for finding in found if finding is not None]

@@ -87,6 +87,9 @@ class TaskDesk:
         outcome = "failed" if item.content == "failure" else "answered"
         self._metrics.tasks.labels(kind, outcome).inc()
         self._log.info("task_done", study=task.study, task=task.id, kind=kind, status=item.status.state)
+        if item.status.state == "waiting_review":
+            hint = f"`fedmap-site outbox show {item.id}`, then `release` or `reject` it with --approver NAME."
+            self._tell(Notice(f"{item.id} waits in the outbox for a person's release", hint))
         return item
 
     def _fetch(self, task: pb.Task) -> None:

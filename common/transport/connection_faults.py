@@ -102,8 +102,8 @@ CAUSES = (
     Cause(
         ("connection refused",),
         "the connection to the aggregator is refused",
-        "Check the port, and that the aggregator runs; where a `proxy` is set, that the proxy runs. A firewall "
-        "may also refuse.",
+        "Check the port, and that the aggregator runs; where a `proxy` is set, that the proxy runs. "
+        "A firewall may also refuse.",
     ),
     Cause(
         ("no route to host", "network is unreachable", "host is down"),

@@ -175,6 +175,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path, words in ((tmp_path / "missing", "no such file"), (tmp_path, "is a directory")):
         with pytest.raises(ConfigError, match=words):
             read_config(path, Config)
+    for path, hint in ((tmp_path / "missing", "make it"), (tmp_path, "Check the path")):
+        with pytest.raises(ConfigError) as refused:
+            read_config(path, Config, if_missing="make it")
+        assert refused.value.hint.startswith(hint)
     (tmp_path / "latin").write_bytes(b"a = '\xff'")
     with pytest.raises(ConfigError, match="UTF-8"):
         read_config(tmp_path / "latin", Config)

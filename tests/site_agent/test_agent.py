@@ -92,6 +92,7 @@ def test_an_answer_that_is_released_while_the_agent_waits_is_sent(
     with site.running():
         aggregator.wait_for(lambda: any(poll.in_hand for poll in aggregator.polls))
         assert not aggregator.received
+        assert any("toy.statistics.0 waits in the outbox" in notice.message for notice in site.notices)
         site.outbox.release("toy.statistics.0", "Dr Ada")
         aggregator.wait_for(lambda: aggregator.received)
         aggregator.wait_for(lambda: any(beat.stage == "review" for beat in aggregator.beats))

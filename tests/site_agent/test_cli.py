@@ -208,7 +208,9 @@ def test_studies_shows_the_digest_that_is_computed_here(
     command: Command, site: AgentSite, aggregator: AggregatorDouble
 ) -> None:
     aggregator.studies = [offer(site)]
-    assert site.terms.digest in command("studies").out
+    shown = command("studies").out
+    assert site.terms.digest in shown
+    assert "Before you approve toy" in shown
     assert "not to be believed" not in command("studies", "--json").out
 
 

@@ -221,7 +221,8 @@ def test_a_closed_port_is_refused(service: Service) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         got = outcome(lambda: service.call(address=f"127.0.0.1:{closed.getsockname()[1]}"))
-    assert "refuses the connection" in got.message
+    assert "is refused" in got.message
+    assert "proxy" in got.hint
 
 
 def test_a_name_that_does_not_exist_is_a_matter_of_dns(service: Service) -> None:
