@@ -165,7 +165,7 @@ class Upload:
     ) -> None:
         self._open.close()
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes | memoryview) -> None:
         """Step 3. More bytes than announced are refused at once."""
         if self._writer is None:
             self._writer = self._open.enter_context(self._intake.store.blobs.receive())

@@ -8,6 +8,7 @@ themselves, so that --help and a faulty file answer at once.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -189,6 +190,7 @@ def audit_verify_command(
 
 def main() -> None:
     """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
     try:
         app(standalone_mode=True)
     except FedmapError as error:

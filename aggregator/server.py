@@ -34,10 +34,11 @@ from common.contract.v1 import (
 from common.errors import ConfigError, FedmapError, RejectedError, StorageError
 from common.log import get_logger
 from common.transport.channel_options import server_options
-from common.transport.chunk_messages import serialise_chunk
+from common.transport.chunk_messages import read_upload, serialise_chunk
 from common.transport.status import to_status, to_trailers, unexpected_error
 
 CHUNK_RPCS = ("/fedmap.v1.FederationService/FetchPrior", "/fedmap.v1.OperatorService/ExportDrop")
+UPLOAD_RPC = "/fedmap.v1.FederationService/SubmitAnswer"
 _SHORT_CALLS = 64  # threads beside those of the long polls
 _WAITING_CALLS = 64  # beyond all threads; more are refused at once
 _STREAMS = 64  # of one connection at the same time
@@ -69,7 +70,8 @@ class GuardInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
         serialise = serialise_chunk if rpc in CHUNK_RPCS else handler.response_serializer
-        coders = (handler.request_deserializer, serialise)
+        read = read_upload if rpc == UPLOAD_RPC else handler.request_deserializer
+        coders = (read, serialise)
         # A single request is read as a stream of one: gRPC would wait for it before the guard is asked, so
         # that calls without a message would hold every thread.
         if handler.response_streaming:

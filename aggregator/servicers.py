@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import grpc
 
@@ -16,13 +17,14 @@ from aggregator.upload_pace import PacedParts, PaceLimits
 from common.contract.v1 import enrolment_pb2, enrolment_pb2_grpc, federation_pb2_grpc, operator_pb2_grpc
 from common.contract.v1 import federation_pb2 as federation
 from common.contract.v1 import operator_pb2 as operator
+from common.transport.chunk_messages import UploadPart
 
 # ruff: noqa: N802, ARG002 - names and arguments are the contract's
 
 Context = grpc.ServicerContext
 
 
-def _size(part: federation.SubmitAnswerRequest | operator.ImportDropRequest) -> int:
+def _size(part: operator.ImportDropRequest) -> int:
     """Without a copy of the bytes, which looking at `chunk` would make."""
     return part.ByteSize()
 
@@ -63,16 +65,16 @@ class FederationServicer(federation_pb2_grpc.FederationServiceServicer):
             poll.leave()
         return self._handler.next_task(current_caller(), request, poll)
 
-    def FetchPrior(
-        self, request: federation.FetchPriorRequest, context: Context
-    ) -> Iterator[federation.FetchPriorResponse]:
+    def FetchPrior(self, request: federation.FetchPriorRequest, context: Context) -> Iterator[Any]:
+        """Chunks, which the server makes into messages (`serialise_chunk`)."""
         return self._handler.fetch_prior(current_caller(), request)
 
     def SubmitAnswer(
-        self, request_iterator: Iterator[federation.SubmitAnswerRequest], context: Context
+        self, request_iterator: Iterator[Any], context: Context
     ) -> federation.SubmitAnswerResponse:
-        caller = current_caller()
-        with PacedParts(request_iterator, _size, self._pace) as parts:
+        """The server reads the parts of an upload by `read_upload`."""
+        caller, uploaded = current_caller(), cast(Iterator[UploadPart], request_iterator)
+        with PacedParts(uploaded, len, self._pace) as parts:
             return self._handler.submit(caller, parts)
 
     def Heartbeat(
@@ -116,9 +118,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     ) -> operator.VerifyAuditResponse:
         return self._handler.verify_audit()
 
-    def ExportDrop(
-        self, request: operator.ExportDropRequest, context: Context
-    ) -> Iterator[operator.ExportDropResponse]:
+    def ExportDrop(self, request: operator.ExportDropRequest, context: Context) -> Iterator[Any]:
+        """Chunks, as above."""
         return self._drops.export(current_caller(), request)
 
     def ImportDrop(

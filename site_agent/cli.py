@@ -46,6 +46,7 @@ app.add_typer(round_app, name="round")
 def main() -> None:
     """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
     try:
         app(standalone_mode=True)
     except FedmapError as error:

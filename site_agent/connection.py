@@ -26,7 +26,7 @@ from common.durable_files import storage_error
 from common.errors import FedmapError, IntegrityError
 from common.fault_points import reach
 from common.transport.channel_options import CHUNK, PROTOCOL, client_options
-from common.transport.chunk_messages import serialise_upload
+from common.transport.chunk_messages import read_chunk, serialise_upload
 from common.transport.chunks import file_chunks
 from common.transport.status import raise_typed
 
@@ -35,6 +35,7 @@ CALL_SECONDS = 30.0
 TRANSFER_SECONDS = 3600.0
 LOOK_UP_SECONDS = 0.5  # how often a waiting long poll asks whether it should go on waiting
 
+FETCH_PRIOR = "/fedmap.v1.FederationService/FetchPrior"
 SUBMIT_ANSWER = "/fedmap.v1.FederationService/SubmitAnswer"
 _Answer = TypeVar("_Answer")
 Counted = Callable[[int], None]
@@ -225,13 +226,12 @@ class Connection:
                 while kept := file.read(CHUNK):
                     running.update(kept)
                 request = pb.FetchPriorRequest(study=study, digest=digest, offset=have)
-                call = self._stub().FetchPrior(request, timeout=TRANSFER_SECONDS) if have < size else ()
-                for part in call:
-                    chunk = part.chunk  # each look at the field would copy it again
+                call = self._download()(request, timeout=TRANSFER_SECONDS) if have < size else ()
+                for chunk in call:
                     have += len(chunk)
                     if have > size:
                         break
-                    rest = memoryview(chunk)
+                    rest = chunk
                     while rest:  # a disk that is nearly full may take a part of it
                         rest = rest[file.write(rest) :]
                     running.update(chunk)
@@ -261,6 +261,14 @@ class Connection:
     def _now(self) -> grpc.Channel:
         with self._lock:
             return self._channel
+
+    def _download(self) -> grpc.UnaryStreamMultiCallable[pb.FetchPriorRequest, memoryview]:
+        """FetchPrior as in the stub, but that each part is its chunk."""
+        return self._now().unary_stream(
+            FETCH_PRIOR,
+            request_serializer=pb.FetchPriorRequest.SerializeToString,
+            response_deserializer=read_chunk,
+        )
 
     def _upload(self) -> grpc.StreamUnaryMultiCallable[pb.SubmitAnswerRequest, pb.SubmitAnswerResponse]:
         """SubmitAnswer as in the stub, but for the faster way to write a chunk."""

@@ -78,7 +78,7 @@ class DropHandler:
         self._clock_ms = clock_ms
         make_folder(folder)
 
-    def export(self, caller: Caller, request: pb.ExportDropRequest) -> Iterator[pb.ExportDropResponse]:
+    def export(self, caller: Caller, request: pb.ExportDropRequest) -> Iterator[bytes]:
         """The file for a site: the offer before the start, else its open task with the prior."""
         drop, tensors = self._content(request.study, request.site)
         with TemporaryDirectory(dir=self._folder) as folder:
@@ -88,7 +88,7 @@ class DropHandler:
             self._service.heard_by_file(request.site)
             for chunk in file_chunks(path):
                 self._metrics.sent(len(chunk))
-                yield pb.ExportDropResponse(chunk=chunk)
+                yield chunk
 
     def take(self, caller: Caller, chunks: Iterator[bytes]) -> pb.ImportDropResponse:
         """A file that a site made. What it stands for decides which checks it meets."""

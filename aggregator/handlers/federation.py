@@ -24,6 +24,7 @@ from common.contract.v1 import federation_pb2 as pb
 from common.errors import ConflictError, IncompatibleError, NotFoundError, RejectedError, StateError
 from common.names import shown
 from common.transport.channel_options import PROTOCOL
+from common.transport.chunk_messages import UploadPart
 from common.transport.chunks import file_chunks
 
 LONGEST_WAIT = 60.0  # seconds
@@ -105,7 +106,8 @@ class FederationHandler:
             return pb.NextTaskResponse()
         return pb.NextTaskResponse(task=task_message(*found))
 
-    def fetch_prior(self, caller: Caller, request: pb.FetchPriorRequest) -> Iterator[pb.FetchPriorResponse]:
+    def fetch_prior(self, caller: Caller, request: pb.FetchPriorRequest) -> Iterator[bytes]:
+        """The chunks of a prior; the server makes messages of them."""
         study = self._study(caller, request.study)
         if study.state.members[caller.name].membership != "approved":
             raise StateError(
@@ -117,10 +119,10 @@ class FederationHandler:
         self._service.heard(caller.name, None)
         return self._chunks(file_chunks(path, request.offset))
 
-    def submit(self, caller: Caller, parts: Iterator[pb.SubmitAnswerRequest]) -> pb.SubmitAnswerResponse:
+    def submit(self, caller: Caller, parts: Iterator[UploadPart]) -> pb.SubmitAnswerResponse:
         """The message first, then the tensors it names."""
         first = next(parts, None)
-        if first is None or first.WhichOneof("part") != "answer":
+        if first is None or first.answer is None:
             raise RejectedError(
                 "an upload begins with the answer, and this one does not", hint="update the site agent"
             )
@@ -130,7 +132,7 @@ class FederationHandler:
             return pb.SubmitAnswerResponse(receipt=begun)
         with begun as upload:
             for part in parts:
-                if part.WhichOneof("part") != "chunk":
+                if part.chunk is None:
                     raise RejectedError("an upload holds one answer only", hint="update the site agent")
                 upload.write(part.chunk)
             return pb.SubmitAnswerResponse(receipt=upload.finish())
@@ -164,10 +166,10 @@ class FederationHandler:
                 f"{study.state.study} has no such prior", hint="ask for the next task; it names the prior"
             )
 
-    def _chunks(self, chunks: Iterator[bytes]) -> Iterator[pb.FetchPriorResponse]:
+    def _chunks(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             self._metrics.sent(len(chunk))
-            yield pb.FetchPriorResponse(chunk=chunk)
+            yield chunk
 
 
 def _offered(study: Study, site: str) -> pb.OfferedStudy:

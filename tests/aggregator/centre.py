@@ -34,6 +34,7 @@ from aggregator.wiring import StoreRegister
 from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
 from common.errors import FedmapError
 from common.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
+from common.transport.chunk_messages import UploadPart
 from tests.aggregator import small_study as made
 
 START = 1_700_000_000_000  # unix ms
@@ -297,12 +298,10 @@ def scripted(study: made.Small, task: federation_pb2.Task, site: str) -> tuple[f
     return answer, tensors
 
 
-def parts_of(
-    answer: federation_pb2.Answer, tensors: bytes, piece: int = 4096
-) -> Iterator[federation_pb2.SubmitAnswerRequest]:
-    yield federation_pb2.SubmitAnswerRequest(answer=answer)
+def parts_of(answer: federation_pb2.Answer, tensors: bytes, piece: int = 4096) -> Iterator[UploadPart]:
+    yield UploadPart(answer=answer)
     for start in range(0, len(tensors), piece):
-        yield federation_pb2.SubmitAnswerRequest(chunk=tensors[start : start + piece])
+        yield UploadPart(chunk=memoryview(tensors)[start : start + piece])
 
 
 @contextmanager

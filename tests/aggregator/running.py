@@ -99,12 +99,23 @@ class Client:
         return response.task if response.HasField("task") else None
 
     def submit(self, answer: federation_pb2.Answer, tensors: bytes = b"") -> federation_pb2.Receipt:
-        return self.federation.SubmitAnswer(parts_of(answer, tensors), timeout=SECONDS).receipt
+        return self.federation.SubmitAnswer(messages_of(answer, tensors), timeout=SECONDS).receipt
 
     def work(self, study: made.Small) -> federation_pb2.Receipt:
         task = self.next_task(wait_seconds=30)
         assert task is not None
         return self.submit(*scripted(study, task, self.name))
+
+
+def messages_of(
+    answer: federation_pb2.Answer, tensors: bytes
+) -> Iterator[federation_pb2.SubmitAnswerRequest]:
+    """An upload as it goes over the network."""
+    for part in parts_of(answer, tensors):
+        if part.chunk is None:
+            yield federation_pb2.SubmitAnswerRequest(answer=part.answer)
+        else:
+            yield federation_pb2.SubmitAnswerRequest(chunk=bytes(part.chunk))
 
 
 class Running:

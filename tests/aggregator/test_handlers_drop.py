@@ -35,7 +35,7 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
 def _export(centre: Centre, study: str, site: str, folder: Path) -> drop_files.DropFile:
     path = folder / "export"
     request = pb.ExportDropRequest(study=study, site=site)
-    path.write_bytes(b"".join(part.chunk for part in centre.drops.export(OPERATOR, request)))
+    path.write_bytes(b"".join(centre.drops.export(OPERATOR, request)))
     file = drop_files.read(path, folder=folder)
     file.verify(centre.authority.certificate_pem, centre.clock.moment, Identity("aggregator"))
     return file

@@ -18,6 +18,7 @@ from common.errors import (
     RejectedError,
     StateError,
 )
+from common.transport.chunk_messages import UploadPart
 from tests.aggregator.centre import Centre, Site, centre_in, parts_of, run_until, scripted
 
 
@@ -86,7 +87,7 @@ def test_a_prior_of_an_earlier_round_can_still_be_fetched(centre: Centre, pair: 
     for site in pair:
         site.work(study)
     request = pb.FetchPriorRequest(study=study.terms.study, digest=first)
-    assert b"".join(part.chunk for part in centre.federation.fetch_prior(pair[0].caller, request))
+    assert b"".join(centre.federation.fetch_prior(pair[0].caller, request))
 
 
 def test_an_empty_upload_and_one_with_two_answers_are_rejected(
@@ -98,7 +99,7 @@ def test_an_empty_upload_and_one_with_two_answers_are_rejected(
     task = pair[0].next_task()
     assert task is not None
     answer, _ = scripted(study, task, "north")
-    twice = [pb.SubmitAnswerRequest(answer=answer)] * 2
+    twice = [UploadPart(answer=answer)] * 2
     with pytest.raises(RejectedError, match="one answer"):
         centre.federation.submit(pair[0].caller, iter(twice))
 
@@ -109,7 +110,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_behind(centre: Centre, pair: t
     assert task is not None
     answer, tensors = scripted(study, task, "north")
 
-    def broken() -> Iterator[pb.SubmitAnswerRequest]:
+    def broken() -> Iterator[UploadPart]:
         parts = parts_of(answer, tensors, piece=100)
         yield next(parts)
         yield next(parts)

@@ -1,7 +1,7 @@
 """A bare gRPC byte stream over mutual TLS: what the federation's transfers are measured against.
 
-`python -m tests.bench.bare_stream PORT CERTIFICATE KEY CA FILE` serves three calls with raw bytes and the
-same channel options: `drop` takes a stream and forgets it, `keep` writes it to a file and syncs it, `give`
+`python -m tests.bench.bare_stream PORT CERTIFICATE KEY CA FILE` serves three calls with raw bytes and
+gRPC as it comes: `drop` takes a stream and forgets it, `keep` writes it to a file and syncs it, `give`
 sends the bytes of FILE from memory.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import grpc
 
-from common.transport.channel_options import CHUNK, client_options, server_options
+from common.transport.channel_options import CHUNK
 from site_agent.connection import Credentials
 
 THREADS = 16
@@ -67,7 +67,7 @@ def _serve(port: int, certificate: Path, key: Path, ca: Path, source: Path) -> N
     def give(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
         return _pieces(data)
 
-    server = grpc.server(ThreadPoolExecutor(THREADS), options=server_options())
+    server = grpc.server(ThreadPoolExecutor(THREADS))
     calls: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "drop": grpc.stream_unary_rpc_method_handler(drop),
         "keep": grpc.stream_unary_rpc_method_handler(keep),
@@ -100,7 +100,7 @@ def bare_server(pki_folder: Path, source: Path) -> Iterator[int]:
 @contextmanager
 def bare_client(port: int, credentials: Credentials) -> Iterator[BareClient]:
     secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    options = [*client_options(), ("grpc.use_local_subchannel_pool", 1)]
+    options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own for each client
     with grpc.secure_channel(f"localhost:{port}", secure, options=options) as channel:
         yield BareClient(channel)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.contract.v1 import federation_pb2, operator_pb2
 from common.transport.channel_options import CHUNK, MIB
-from common.transport.chunk_messages import serialise_chunk, serialise_upload
+from common.transport.chunk_messages import read_chunk, read_upload, serialise_chunk, serialise_upload
 
 SIZES = [0, 1, 127, 128, 16383, 16384, CHUNK]
 
@@ -16,24 +17,61 @@ SIZES = [0, 1, 127, 128, 16383, 16384, CHUNK]
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "kind",
-    [federation_pb2.FetchPriorResponse, operator_pb2.ExportDropResponse, operator_pb2.ImportDropRequest],
+    [federation_pb2.FetchPriorResponse, operator_pb2.ExportDropResponse],
 )
 def test_a_chunk_has_the_bytes_of_protobuf_and_stays_within_a_mebibyte(
     kind: type[federation_pb2.FetchPriorResponse], size: int
 ) -> None:
     message = kind(chunk=b"x" * size)
-    written = serialise_chunk(message)
+    written = serialise_chunk(message.chunk)
     assert written == message.SerializeToString()
     assert len(written) <= MIB
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_chunk_is_read_as_it_was_written(size: int) -> None:
+    message = federation_pb2.FetchPriorResponse(chunk=b"y" * size)
+    assert bytes(read_chunk(message.SerializeToString())) == message.chunk
+
+
+@given(st.binary(max_size=300), st.binary(max_size=40))
+def test_a_field_that_a_newer_version_adds_is_skipped(chunk: bytes, added: bytes) -> None:
+    known = federation_pb2.FetchPriorResponse(chunk=chunk).SerializeToString()
+    newer = federation_pb2.SubmitAnswerRequest(chunk=added).SerializeToString()  # a field 2
+    for data in (known + newer, newer + known):
+        assert bytes(read_chunk(data)) == chunk
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_message_are_refused_or_read_as_protobuf_reads_them(data: bytes) -> None:
+    try:
+        expected = federation_pb2.FetchPriorResponse.FromString(data).chunk
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            read_chunk(data)
+    else:
+        assert bytes(read_chunk(data)) == expected
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_part_of_an_upload_has_the_bytes_of_protobuf(size: int) -> None:
     message = federation_pb2.SubmitAnswerRequest(chunk=b"x" * size)
     assert serialise_upload(message) == message.SerializeToString()
+    part = read_upload(message.SerializeToString())
+    assert part.answer is None
+    assert part.chunk is not None
+    assert bytes(part.chunk) == message.chunk
 
 
 @given(st.text(max_size=40), st.integers(0, 2**32 - 1))
 def test_an_answer_is_left_to_protobuf(study: str, attempt: int) -> None:
     message = federation_pb2.SubmitAnswerRequest(answer=federation_pb2.Answer(study=study, attempt=attempt))
     assert federation_pb2.SubmitAnswerRequest.FromString(serialise_upload(message)) == message
+    part = read_upload(serialise_upload(message))
+    assert part.answer == message.answer
+    assert part.chunk is None
+
+
+def test_a_part_with_nothing_in_it_is_neither() -> None:
+    assert read_upload(b"").answer is None
+    assert read_upload(b"").chunk is None
