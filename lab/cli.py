@@ -8,6 +8,7 @@ answer at once.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -182,6 +183,7 @@ def demo_command(
     from lab.demo import run_demo
     from lab.figures import draw_federation
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave by the door that ends the processes
     demo = run_demo(plan, out, rounds, lambda step: say.print(f"· {step}", highlight=False), _watch)
     draw_federation(demo.study, out / "federation.png")
     table = Table(title=f"{escape(demo.study.title)}: {demo.processes} processes", title_justify="left")

@@ -3,14 +3,14 @@
 Everything goes the way it goes in a hospital: init, invite, enrol, approve, run, over mutual TLS on loopback.
 Nothing here imports the services; it only starts `fedmap-aggregator` and `fedmap-site`. Leaving the context
 ends every process that was started, also after Ctrl-C or a failure; should this process be killed outright,
-Linux ends them.
+Linux ends them (where the program setpriv is installed).
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +25,6 @@ from common.errors import FedmapError, StateError
 
 READY_WITHIN_SECONDS = 60
 STOP_WITHIN_SECONDS = 20
-PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -188,12 +187,11 @@ class LocalFederation:
         environment: Mapping[str, str] | None,
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [str(command_path(program)), *arguments],
+            [*ends_with_parent(), str(command_path(program)), *arguments],
             env={**self.environment(name), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=_end_with_parent,
         )
 
     def _command(self, name: str, program: str, arguments: Sequence[str]) -> str:
@@ -237,8 +235,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _end_with_parent() -> None:
-    """Runs in the child before the command: Linux ends it when this process is gone."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def ends_with_parent() -> list[str]:
+    """What to put before a command so that Linux ends it when this process is gone.
+
+    A program of its own, since running code between fork and exec can hang beside gRPC's threads.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

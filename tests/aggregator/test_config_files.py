@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from aggregator.config import AggregatorConfig
 from aggregator.config_file import effective_settings, write_first_config
+from common.answers import WITHHELD
 from common.errors import ConfigError, FedmapError
 from common.service_config import read_config
 from common.transport.status import error_classes
@@ -77,7 +78,7 @@ def test_without_an_address_the_first_configuration_asks_for_one(tmp_path: Path)
 def test_the_page_of_errors_explains_every_code() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
-    assert listed == {*error_classes(), "files"}
+    assert listed == {*error_classes(), "files", WITHHELD}
     assert issubclass(error_classes()["fedmap"], FedmapError)
 
 
