@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from common.algorithm.aggregation import PriorStep, SiteParameters, next_prior
 from common.algorithm.local_fit import FailedFit, LocalFit, SiteTask
@@ -15,6 +14,7 @@ from common.algorithm.prior import Prior
 from common.algorithm.seeding import derive_seed
 from common.algorithm.settings import FedmapSettings
 from common.errors import TrainingError
+from common.personalisation import fine_tune_settings, fine_tune_task
 from lab.engines import Engine
 from lab.federation import Federation, Site
 from lab.methods.method import FailedSite, Progress, RoundRecord, Trained, Watch
@@ -101,10 +101,8 @@ def fine_tune(
     """T2: from μ, no communication."""
     if not sites:
         return {}, ()
-    training = replace(settings.training, start="global", epochs=settings.training.fine_tune_epochs)
-    settings = replace(settings, training=training)
-    own = SiteParameters(prior.mu, prior.buffers)
-    tasks = [site_task(s, own, prior, settings, derive_seed(seed, "fine-tune", s.name)) for s in sites]
+    settings = fine_tune_settings(settings)
+    tasks = [fine_tune_task(prior, site.data, seed) for site in sites]
     fits = engine.fit(federation.model, settings, prior, tasks, penalised)
     answered, failed = sort_out(0, sites, fits)
     return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed

@@ -1,0 +1,183 @@
+"""What a bundle says of itself: `manifest.json`, the only part that is signed; all else it names by digest.
+
+Values only. How it is written is `writing`, how it is checked is `verification`. Counts below the sites'
+floor never reach the centre, so none can be here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import StringConstraints
+
+from common.plan.sections import Section
+from common.shift.reference import Reference
+
+MANIFEST, SIGNATURE, MU, PSI, CARD, CALIBRATION = (
+    "manifest.json",
+    "manifest.sig",
+    "mu.safetensors",
+    "psi.safetensors",
+    "card.md",
+    "calibration.svg",
+)
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+BundleName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,99}-t[23]$")]
+Share = Annotated[float, Ge(0), Le(1)]
+Short = Annotated[str, MaxLen(500)]
+Count = Annotated[int, Ge(0)]
+
+
+class FileEntry(Section):
+    """A file of the bundle, but for the manifest and its signature."""
+
+    name: Literal["mu.safetensors", "psi.safetensors", "card.md", "calibration.svg"]
+    size: Annotated[int, Gt(0)]
+    sha256: Digest
+
+
+class GateCount(Section):
+    """How many answers the aggregator's gate, or a site itself, turned down for one reason."""
+
+    code: Short
+    count: Annotated[int, Gt(0)]
+
+
+class Lineage(Section):
+    """Where μ and ψ come from."""
+
+    round: Count
+    rounds: Annotated[int, Gt(0)]  # planned
+    sites: Annotated[int, Gt(0)]  # whose updates stand behind this prior
+    prior_digest: Digest
+    accepted_updates: Count
+    refused: tuple[GateCount, ...] = ()
+
+
+class ScalerValues(Section):
+    """The pooled scaler, exact: each float32 as the shortest text that reads back as itself."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[Annotated[float, Gt(0)], ...]
+
+
+class ThresholdValue(Section):
+    """A probability at or above `value` counts as positive."""
+
+    value: Share
+    note: Short = ""
+
+
+class BaselineValues(Section):
+    """Breslow's cumulative baseline hazard at the plan's grid times."""
+
+    grid: Annotated[tuple[float, ...], MinLen(1)]
+    cumulative: Annotated[tuple[float, ...], MinLen(1)]
+
+
+class Estimate(Section):
+    """A figure with its 95 % interval; no interval where the sites are too few for one."""
+
+    metric: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    sites: Annotated[int, Gt(0)]
+    note: Short = ""
+
+
+class TierPerformance(Section):
+    """How a tier's kind of model did on test rows of sites that took part."""
+
+    tier: Literal[1, 2, 3]
+    model: Literal["personal", "fine_tuned", "global"]
+    estimates: tuple[Estimate, ...] = ()
+    note: Short = ""
+    """How it was measured, or why it was not."""
+
+
+class CalibrationBin(Section):
+    """Predicted against observed risk of the global model, over all sites."""
+
+    predicted: Share
+    observed: Share
+    low: Share
+    high: Share
+    rows: Count
+
+
+class GroupEstimate(Section):
+    """The global model in one group: a region, or a value of a category column of the plan."""
+
+    kind: Literal["region", "subgroup"]
+    name: Short
+    rows: Count | None = None
+    estimate: Estimate | None = None
+    """None: suppressed, or not measurable; the note says which."""
+    note: Short = ""
+
+
+class MissingShare(Section):
+    """Cells of one column that were empty, over all sites that let the count go."""
+
+    column: Short
+    rule: Short  # as the plan says it: refuse, exclude, or filled with a value
+    share: Share | None = None
+    note: Short = ""
+
+
+class DataSummary(Section):
+    """Whom the model was trained and tested on, in totals."""
+
+    training_rows: Count
+    training_events: Count | None = None
+    test_rows: Count
+    test_events: Count | None = None
+    smallest_site: Count  # training rows
+    largest_site: Count
+    regions: tuple[str, ...] = ()
+    missing: tuple[MissingShare, ...] = ()
+
+
+class Manifest(Section):
+    """One release."""
+
+    format: Literal[1] = 1
+    name: BundleName
+    version: Annotated[int, Gt(0)]
+    study: str
+    title: str
+    intended_use: str
+    tier: Literal[2, 3]
+    released_unix_ms: Annotated[int, Gt(0)]
+    expires_unix_ms: Annotated[int, Gt(0)]
+    software_version: str
+    terms_json: str
+    """The study's terms, canonical: plan, rounds and seed. The plan is what data are checked against."""
+    terms_digest: Digest
+    plan_digest: Digest
+    model: str
+    inputs: tuple[str, ...]
+    """Names of the model's inputs in their order: the frozen vocabulary."""
+    lineage: Lineage
+    scaler: ScalerValues
+    threshold: ThresholdValue | None = None
+    baseline: BaselineValues | None = None
+    reference: Reference | None = None
+    data: DataSummary | None = None
+    performance: tuple[TierPerformance, ...] = ()
+    calibration: tuple[CalibrationBin, ...] = ()
+    groups: tuple[GroupEstimate, ...] = ()
+    files: Annotated[tuple[FileEntry, ...], MinLen(1)]
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}.fedmap"
+
+    def to_json(self) -> bytes:
+        """Canonical: what is signed."""
+        form = self.model_dump(mode="json")
+        return json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
