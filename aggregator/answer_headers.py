@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from aggregator.coordinator_state import OpenTask, TaskKind
 from common.algorithm.local_fit import Model
@@ -15,6 +16,7 @@ from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
 from common.errors import RejectedError
 from common.models import model_of
+from common.rule_files import expected_rule
 from common.study_terms import StudyTerms
 
 CONTENT: Mapping[TaskKind, str] = {
@@ -46,8 +48,10 @@ class TensorBytes:
     most: int
 
 
-def expected_tensor_bytes(terms: StudyTerms, kind: TaskKind, model: Model | None = None) -> TensorBytes:
-    """From the plan alone; for tasks without tensors both are 0."""
+def expected_tensor_bytes(
+    terms: StudyTerms, kind: TaskKind, model: Model | None = None, reference: bool = False
+) -> TensorBytes:
+    """From the plan alone; for tasks without tensors both are 0. `reference`: a rule with reference terms."""
     plan = terms.plan
     network = (model or model_of(plan)).network
     values, names = 0, 0
@@ -60,8 +64,8 @@ def expected_tensor_bytes(terms: StudyTerms, kind: TaskKind, model: Model | None
                 values += 2 * 4 * sum(network.channels) + 8 * len(network.channels)
                 names += 3
         case "rule":
-            if plan.task.kind == "cox":
-                values, names = 4 * 8 * len(plan.task.grid), 4
+            tensors = expected_rule(plan, reference)
+            values, names = sum(8 * prod(one.shape) for one in tensors.values()), len(tensors)
         case "evaluate":
             pass
     return TensorBytes(values, values + _HEADER_PER_NAME * (names + 1) if names else 0)
@@ -104,7 +108,9 @@ def check_header(
         f"the answer's tensors are larger than the aggregator takes ({limits.max_tensor_bytes:,} bytes)",
         "ask the operator to raise limits.max_answer_mib",
     )
-    expected = TensorBytes(0, 0) if content == "failure" else expected_tensor_bytes(terms, task.kind, model)
+    expected = TensorBytes(0, 0)
+    if content != "failure":
+        expected = expected_tensor_bytes(terms, task.kind, model, answer.rule.reference)
     none_needed = content in ("fit", "rule") and not size
     demand(
         none_needed or expected.least <= size <= expected.most,

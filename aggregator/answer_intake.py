@@ -168,7 +168,8 @@ class Upload:
     def write(self, chunk: bytes | memoryview) -> None:
         """Step 3. More bytes than announced are refused at once."""
         if self._writer is None:
-            self._writer = self._open.enter_context(self._intake.store.blobs.receive())
+            receiving = self._intake.store.blobs.receive(self._answer.tensors_size)
+            self._writer = self._open.enter_context(receiving)
         if self._writer.size + len(chunk) > self._answer.tensors_size:
             raise IntegrityError("more bytes arrive than the answer announces", hint=_RESEND)
         self._writer.write(chunk)

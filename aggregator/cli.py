@@ -1,4 +1,4 @@
-"""`fedmap-aggregator`: set up and run the central service, invite sites, lead studies.
+"""`fedmap-aggregator`: set up and run the central service, invite sites, lead studies, release bundles.
 
 Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a failure;
 130 interrupted. docs/errors.md explains every code. Commands import what is heavy (torch, SQLAlchemy, gRPC)
@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from aggregator.cli_bundles import bundle_app
 from aggregator.cli_operators import operator_app
 from aggregator.cli_output import (
     DEFAULT_CONFIG,
@@ -44,6 +45,7 @@ app = typer.Typer(
 audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
 app.add_typer(study_app, name="study")
 app.add_typer(round_app, name="round")
+app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
 DOCTOR_FOUND_A_FAILURE = 3
@@ -77,6 +79,7 @@ def init_command(
                 "state": str(made.state),
                 "address": settings.server.address,
                 "ca_fingerprint": made.ca_fingerprint,
+                "release_key_fingerprint": made.release_fingerprint,
                 **{name: str(path) if path else None for name, path in files.items()},
             }
         )
@@ -84,6 +87,7 @@ def init_command(
     print_text(
         f"The aggregator of {settings.server.address} is set up in {made.state}",
         f"  CA fingerprint    {made.ca_fingerprint}",
+        f"  release key       {made.release_fingerprint}",
         f"  joining file      {made.joining or 'none: certificates come from your own PKI'}",
         f"  operator profile  {made.operator_profile or 'none: have your PKI issue one'}",
         "Back up the state folder now: a lost authority shuts out every site.",

@@ -58,6 +58,8 @@ class StepResult:
 
     scaler_digest: str = ""  # statistics
     rows: int = 0  # statistics: pooled over sites
+    input_names: tuple[str, ...] = ()  # statistics: of the model's inputs, where agents sent them
+    reference_digest: str = ""  # rule: the pooled reference, as a blob; empty: no site sent terms
     weights: Mapping[str, float] = field(default_factory=dict)  # fit: ω̄ by site
     summary: RoundSummary | None = None  # fit
 
@@ -115,7 +117,8 @@ def request_for(
                 tuple(SiteUpdate(site, answer.fit.log_omega, tensors) for site, answer, tensors in stored),
             )
         case "rule":
-            return PoolRule(text, tuple(_site_rule(site, answer, t) for site, answer, t in stored))
+            names = next((step_of(row).input_names for row in results if row.task == "statistics"), ())
+            return PoolRule(text, tuple(_site_rule(site, answer, t) for site, answer, t in stored), names)
         case "evaluate":
             return None
 
@@ -127,7 +130,11 @@ def outcome_of(
     step, event = StepResult(), Computed(at, compute.task_id)
     match result:
         case PooledStatistics():
-            step = StepResult(scaler_digest=result.scaler_digest, rows=result.rows)
+            step = StepResult(
+                scaler_digest=result.scaler_digest,
+                rows=result.rows,
+                input_names=_input_names(compute, result, answers),
+            )
             event = Computed(at, compute.task_id, exclude=result.excluded)
         case EstimatedPrior():
             event = Computed(at, compute.task_id, result.prior_digest, result.prior_size)
@@ -135,6 +142,7 @@ def outcome_of(
             step = StepResult(weights=result.weights, summary=_summary(state, compute.round, result, answers))
             event = Computed(at, compute.task_id, result.prior_digest, result.prior_size)
         case PooledRule():
+            step = StepResult(reference_digest=result.reference_digest)
             event = Computed(at, compute.task_id, rule=result.rule)
         case None:
             pass
@@ -160,7 +168,17 @@ def _scaler(state: StudyState, results: Iterable[ResultRow]) -> str:
 def _site_rule(site: str, answer: pb.Answer, tensors: str) -> SiteRule:
     rule = answer.rule
     threshold = rule.threshold if rule.HasField("threshold") else None
-    return SiteRule(site, threshold, rule.validation_rows, rule.joined_intervals, tensors)
+    return SiteRule(site, threshold, rule.validation_rows, rule.joined_intervals, tensors, rule.reference)
+
+
+def _input_names(compute: Compute, result: PooledStatistics, answers: Sequence[AnswerRow]) -> tuple[str, ...]:
+    """Of the sites that were pooled, which have them all in common."""
+    for row in answers:
+        if row.status == "accepted" and row.site in compute.sites and row.site not in result.excluded:
+            names = message_of(row).statistics.input_names
+            if names:
+                return tuple(names)
+    return ()
 
 
 def _summary(

@@ -152,6 +152,30 @@ class LimitsSection(Section):
         return self.max_answer_mib * MIB
 
 
+class ReleaseSection(Section):
+    """How bundles are signed, and for how long they hold."""
+
+    key: OptionalPath = None
+    """The release key, apart from the authority's; left out: release/key.pem in the state folder."""
+    valid_days: Annotated[int, Ge(1), Le(3650)] = 365
+    """Of a bundle, unless the release says otherwise."""
+
+
+class DownloadsSection(Section):
+    """Bundles over HTTPS, for site certificates and one-time links; off unless an address is given."""
+
+    listen: HostPortOrOff = ""
+    address: HostPortOrOff = ""
+    """host:port as clinics dial it; left out: the host of server.address, and the port that is bound."""
+    link_hours: Annotated[int, Ge(1), Le(24 * 90)] = 72
+
+    @model_validator(mode="after")
+    def _nothing_without_listen(self) -> Self:
+        if self.address and not self.listen:
+            raise ValueError("address says how clinics reach downloads, and listen is not given")
+        return self
+
+
 class LogSection(Section):
     """JSON lines on standard error."""
 
@@ -171,6 +195,8 @@ class AggregatorConfig(Section):
     database: DatabaseSection = DatabaseSection()
     pki: PkiSection = PkiSection()
     limits: LimitsSection = LimitsSection()
+    release: ReleaseSection = ReleaseSection()
+    downloads: DownloadsSection = DownloadsSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
 
@@ -178,6 +204,12 @@ class AggregatorConfig(Section):
     def listen(self) -> str:
         """host:port to bind."""
         return self.server.listen or f"0.0.0.0:{port_of(self.server.address)}"
+
+    @property
+    def dialled_hosts(self) -> tuple[str, ...]:
+        """What the server's certificate must name: the host that sites dial, and that of the downloads."""
+        addresses = (self.server.address, self.downloads.address)
+        return tuple(dict.fromkeys(host_of(address) for address in addresses if address))
 
 
 def host_of(address: str) -> str:

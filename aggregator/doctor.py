@@ -75,7 +75,9 @@ def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime
     yield from _guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib))
     yield from _guarded("clock", lambda: doctor_machine.clock(state, now))
     yield from _guarded("certificates", lambda: doctor_identity.certificates(config, now))
+    yield from _guarded("release key", lambda: doctor_identity.release_key(config))
     yield from _guarded("database", lambda: doctor_machine.database(config))
+    yield from _guarded("downloads", lambda: doctor_machine.downloads(config))
     chosen = profile or profile_path(config)
     if config.pki.external is not None and profile is None:
         yield from _guarded("port", lambda: doctor_machine.port(config, None))

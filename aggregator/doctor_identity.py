@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki, host_of
+from aggregator.config import AggregatorConfig, ExternalPki
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.initialise import names_host, pki_paths
 from aggregator.operator_profile import OperatorProfile
+from aggregator.release_key import read_release_key, release_key_path
 from common.certificates import CertificateFacts, certificate_facts
 from common.durable_files import read_file
 from common.errors import FedmapError
@@ -55,6 +56,20 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
         yield _chain("server certificate", read_file(paths.server_certificate), read_file(paths.ca), now)
     if not paths.joining.is_file():
         yield failed("joining file", f"{paths.joining} is missing", _RESTORE.format(path=paths.joining))
+
+
+def release_key(config: AggregatorConfig) -> Iterator[Check]:
+    """The key that signs bundles: there, whole and private."""
+    path = release_key_path(config)
+    if not path.is_file():
+        yield warned(
+            "release key",
+            f"{path} is missing",
+            "an aggregator that has released nothing makes one when it starts; else "
+            + _RESTORE.format(path=path),
+        )
+        return
+    yield fine("release key", f"private; its fingerprint is {read_release_key(path).fingerprint}")
 
 
 def operator_profile(profile: OperatorProfile, now: datetime.datetime) -> Iterator[Check]:
@@ -133,9 +148,11 @@ def _dates(name: str, facts: CertificateFacts, now: datetime.datetime, renew: st
 
 
 def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
-    facts, host = certificate_facts(read_file(certificate)), host_of(config.server.address)
-    if names_host(facts.dns_names, host):
-        return fine("server certificate", f"names {host}, which the sites dial")
+    facts, hosts = certificate_facts(read_file(certificate)), config.dialled_hosts
+    missing = [host for host in hosts if not names_host(facts.dns_names, host)]
+    if not missing:
+        return fine("server certificate", f"names {' and '.join(hosts)}, which the sites dial")
+    host = missing[0]
     named = ", ".join(facts.dns_names) or "no host at all"
     return failed(
         "server certificate",

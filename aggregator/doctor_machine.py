@@ -121,7 +121,7 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
     try:
         socket.create_connection((local, number), timeout=_SECONDS).close()
     except OSError:
-        yield _bindable(host, number)
+        yield _bindable("port", "server.listen", host, number)
         return
     if profile is None:
         yield warned(
@@ -134,6 +134,20 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
     near = config.pki.external is None and host in _ANY
     target = replace(profile, address=f"localhost:{number}") if near else profile
     yield _asked("port", f"{config.listen} is served by this aggregator", target)
+
+
+def downloads(config: AggregatorConfig) -> Iterator[Check]:
+    """The port of HTTPS downloads, where they are on: served, free, or not to be had?"""
+    listen = config.downloads.listen
+    if not listen:
+        return
+    host, number = host_of(listen), port_of(listen)
+    try:
+        socket.create_connection(("localhost" if host in _ANY else host, number), timeout=_SECONDS).close()
+    except OSError:
+        yield _bindable("downloads", "downloads.listen", host, number)
+    else:
+        yield fine("downloads", f"{listen} answers")
 
 
 def remote(profile: OperatorProfile) -> Iterator[Check]:
@@ -177,7 +191,7 @@ def _asked(name: str, finding: str, profile: OperatorProfile) -> Check:
     return fine(name, finding)
 
 
-def _bindable(host: str, number: int) -> Check:
+def _bindable(name: str, setting: str, host: str, number: int) -> Check:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,12 +200,12 @@ def _bindable(host: str, number: int) -> Check:
         except OSError as error:
             steps = {
                 errno.EACCES: "use a port from 1024 on, or give the account the right to bind low ports",
-                errno.EADDRNOTAVAIL: "set server.listen to an address of this machine",
+                errno.EADDRNOTAVAIL: f"set {setting} to an address of this machine",
                 errno.EADDRINUSE: "stop the program that holds it, or set another port",
             }
-            step = steps.get(error.errno or 0, "check server.listen")
-            return failed("port", f"{host}:{number} cannot be bound: {_words(error)}", step)
-    return fine("port", f"{host}:{number} is free; the aggregator is not running")
+            step = steps.get(error.errno or 0, f"check {setting}")
+            return failed(name, f"{host}:{number} cannot be bound: {_words(error)}", step)
+    return fine(name, f"{host}:{number} is free; the aggregator is not running")
 
 
 def _times(state: Path) -> Iterator[float]:

@@ -86,7 +86,8 @@ class EstimationDesk:
     def _prepared(self, study: Study, compute: Compute) -> tuple[tuple[AnswerRow, ...], Request | None]:
         with self._store.reading() as transaction:
             answers = transaction.answers.list(study.state.study, compute.task_id)
-            results = transaction.results.list(study.state.study) if compute.kind == "initialise" else ()
+            earlier = compute.kind in ("initialise", "rule")
+            results = transaction.results.list(study.state.study) if earlier else ()
         return answers, request_for(study.terms, study.state, compute, answers, results)
 
     def _done(self, key: tuple[str, str], job: _Job, future: Future[Result]) -> None:

@@ -104,7 +104,8 @@ class SiteRule:
     threshold: float | None
     validation_rows: int
     joined_intervals: int
-    tensors_digest: str  # empty: no baseline terms
+    tensors_digest: str  # empty: neither baseline nor reference terms
+    reference: bool = False  # the tensors hold reference terms
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,16 @@ class PoolRule:
 
     terms_json: str
     sites: tuple[SiteRule, ...]
+    input_names: tuple[str, ...] = ()  # of the model's inputs; without them no reference is made
     kind: Literal["rule"] = "rule"
 
 
 @dataclass(frozen=True)
 class PooledRule:
-    """The rule, as it travels to the sites."""
+    """The rule, as it travels to the sites, and the reference that a bundle carries."""
 
     rule: GlobalRule
+    reference_digest: str = ""  # a blob of JSON; empty: no site sent terms
     kind: Literal["rule"] = "rule"
 
 

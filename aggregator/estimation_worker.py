@@ -1,8 +1,8 @@
 """The estimation process: `python -m aggregator.estimation_worker BLOBS PARENT`, JSON lines in and out.
 
 It computes what takes long or much memory, so that the server goes on answering: pooled scaler, first prior,
-next prior, pooled rule. It reads and writes blobs itself, knows no study's state, and ends with its parent.
-A request that cannot be met is a reply; a defect ends the process, and the parent starts another.
+next prior, pooled rule and reference. It reads and writes blobs itself, knows no study's state, and ends with
+its parent. A request that cannot be met is a reply; a defect ends the process, and the parent starts another.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from pydantic import ValidationError
 
 from aggregator.coordinator_state import GlobalRule
 from aggregator.estimation_messages import (
@@ -49,13 +51,15 @@ from common.errors import FedmapError, TrainingError
 from common.models import model_of
 from common.parameter_files import (
     PriorFile,
-    decode_baseline,
     decode_prior,
     decode_statistics,
     decode_theta,
     encode_prior,
 )
 from common.plan.inputs import planned_inputs
+from common.rule_files import RuleTensors, decode_rule
+from common.shift.pooling import LEAST_SITES, pool_reference
+from common.shift.terms import ReferenceTerms
 from common.study_terms import StudyTerms, parse_terms
 from common.tensor_files import Expected, decode_tensors, encode_tensors
 
@@ -158,12 +162,15 @@ def _next_prior(study: _Study, request: NextPrior, blobs: BlobStore) -> Estimate
 def _pool_rule(study: _Study, request: PoolRule, blobs: BlobStore) -> PooledRule:
     plan = study.terms.plan
     by_site: dict[str, RuleTerms] = {}
+    references: dict[str, ReferenceTerms] = {}
     for one in request.sites:
-        baseline = None
+        found = RuleTensors()
         if one.tensors_digest:
-            path, what = blobs.existing(one.tensors_digest), f"the baseline terms of {one.site}"
-            baseline = decode_baseline(path, len(plan.task.grid), one.joined_intervals, what)
-        by_site[one.site] = RuleTerms(one.threshold, one.validation_rows, baseline)
+            path, what = blobs.existing(one.tensors_digest), f"the terms of {one.site}"
+            found = decode_rule(plan, path, one.joined_intervals, one.reference, what)
+        by_site[one.site] = RuleTerms(one.threshold, one.validation_rows, found.baseline)
+        if found.reference is not None and found.reference.rows.item() > 0:
+            references[one.site] = found.reference
     rule = pool_rule(plan, by_site)
     threshold, hazard = rule.threshold, rule.baseline
     return PooledRule(
@@ -172,8 +179,24 @@ def _pool_rule(study: _Study, request: PoolRule, blobs: BlobStore) -> PooledRule
             "" if threshold is None else threshold.note or "",
             () if hazard is None else hazard.grid,
             () if hazard is None else tuple(hazard.cumulative.tolist()),
-        )
+        ),
+        _pool_reference(references, request.input_names, blobs),
     )
+
+
+def _pool_reference(
+    references: Mapping[str, ReferenceTerms], names: tuple[str, ...], blobs: BlobStore
+) -> str:
+    """The digest of the pooled reference; empty where there is nothing to pool, or inputs have no names."""
+    if len(references) < LEAST_SITES or not names:
+        return ""
+    try:
+        pooled = pool_reference(references, names)
+    except (TrainingError, ValidationError) as error:
+        # The model is as good without it: its bundle then says that there is no shift check.
+        log.get_logger().warning("reference_not_pooled", exc_info=error)
+        return ""
+    return blobs.put(pooled.model_dump_json().encode())
 
 
 def serve(requests: BinaryIO, replies: BinaryIO, blobs: BlobStore) -> None:

@@ -63,6 +63,9 @@ AUTHORISATION: Final[Mapping[str, Allowed]] = {
     "/fedmap.v1.FederationService/FetchPrior": _T1,
     "/fedmap.v1.FederationService/SubmitAnswer": _T1,
     "/fedmap.v1.FederationService/Heartbeat": _T1,
+    "/fedmap.v1.BundleService/ListBundles": _SITES,  # a T3 site is shown tier-3 bundles only
+    "/fedmap.v1.BundleService/FetchBundle": _SITES,
+    "/fedmap.v1.BundleService/GetWithdrawals": _SITES,
     "/fedmap.v1.OperatorService/Invite": _OPERATOR,
     "/fedmap.v1.OperatorService/ListSites": _OPERATOR,
     "/fedmap.v1.OperatorService/RevokeSite": _OPERATOR,
@@ -72,6 +75,11 @@ AUTHORISATION: Final[Mapping[str, Allowed]] = {
     "/fedmap.v1.OperatorService/VerifyAudit": _OPERATOR,
     "/fedmap.v1.OperatorService/ExportDrop": _OPERATOR,
     "/fedmap.v1.OperatorService/ImportDrop": _OPERATOR,
+    "/fedmap.v1.OperatorService/ReleaseBundle": _OPERATOR,
+    "/fedmap.v1.OperatorService/ListReleased": _OPERATOR,
+    "/fedmap.v1.OperatorService/WithdrawBundle": _OPERATOR,
+    "/fedmap.v1.OperatorService/MakeDownloadLink": _OPERATOR,
+    "/fedmap.v1.OperatorService/DownloadBundle": _OPERATOR,
     "/grpc.health.v1.Health/Check": _ANYBODY,  # no row for Watch: it would hold a thread
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _OPERATOR,  # where it is served at all
 }

@@ -1,7 +1,8 @@
 """`init`: the state folder and the identity of a new aggregator, made once and never replaced.
 
 Own authority: CA, server certificate, the public joining certificate and a first operator's profile
-appear together or not at all. External PKI: the given files are checked and nothing is made from them.
+appear together or not at all. External PKI: the given files are checked and nothing is made from them. The
+release key is apart from both.
 Starting the service is `wiring`; giving certificates to sites is `handlers.enrolment`.
 """
 
@@ -13,8 +14,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki, host_of
+from aggregator.config import AggregatorConfig, ExternalPki
 from aggregator.operator_profile import OperatorProfile, profile_text
+from aggregator.release_key import make_release_key, read_release_key, release_key_path
 from common.durable_files import make_folder, read_file, storage_error, sync_folder, write_durably
 from common.errors import ConfigError, ConflictError, StateError
 from common.names import check_operator_name
@@ -63,6 +65,7 @@ class Initialised:
 
     state: Path
     ca_fingerprint: str
+    release_fingerprint: str
     joining: Path | None  # None with external PKI
     operator_profile: Path | None  # None with external PKI
 
@@ -89,7 +92,7 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
     _make_private(state)
     if config.pki.external is not None:
         fingerprint = check_external(config.pki.external, config, now)
-        return Initialised(state, fingerprint, None, None)
+        return Initialised(state, fingerprint, _release_fingerprint(config), None, None)
     paths = pki_paths(config)
     if paths.folder.exists():
         raise ConflictError(
@@ -101,12 +104,13 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
     shutil.rmtree(draft.folder, ignore_errors=True)  # what an interrupted init left
     make_folder(draft.folder)
     fingerprint = _make_identity(draft, config, now, operator)
+    release_fingerprint = _release_fingerprint(config)
     try:
         draft.folder.rename(paths.folder)
         sync_folder(state)
     except OSError as error:
         raise storage_error(error, paths.folder) from error
-    return Initialised(state, fingerprint, paths.joining, paths.operator)
+    return Initialised(state, fingerprint, release_fingerprint, paths.joining, paths.operator)
 
 
 def load_authority(config: AggregatorConfig) -> CertificateAuthority | None:
@@ -139,7 +143,7 @@ def issue_server_certificate(
 ) -> tuple[bytes, bytes]:
     """A new certificate and key of the server: (certificate PEM, key PEM)."""
     key = new_key()
-    hosts = tuple(dict.fromkeys((host_of(config.server.address), *_LOCAL_HOSTS)))
+    hosts = tuple(dict.fromkeys((*config.dialled_hosts, *_LOCAL_HOSTS)))
     certificate = authority.issue(
         key.public_key(), Identity("aggregator"), config.pki.server_days, now, hosts
     )
@@ -151,17 +155,17 @@ def check_external(external: ExternalPki, config: AggregatorConfig, now: datetim
     certificate, key, ca = (
         read_file(path) for path in (external.server_certificate, external.server_key, external.client_ca)
     )
-    facts, host = certificate_facts(certificate), host_of(config.server.address)
-    problems = []
+    facts, problems = certificate_facts(certificate), []
     if not fits(key, certificate):
         problems.append("pki.server_key: the key does not belong to server_certificate")
     if facts.not_after <= now:
         problems.append(f"pki.server_certificate: it ended on {facts.not_after:%Y-%m-%d}")
     if facts.not_before > now:
         problems.append(f"pki.server_certificate: it is not valid before {facts.not_before:%Y-%m-%d}")
-    if not names_host(facts.dns_names, host):
-        named = ", ".join(facts.dns_names) or "no host at all"
-        problems.append(f"pki.server_certificate: it names {named}, and sites dial {host}")
+    for host in config.dialled_hosts:
+        if not names_host(facts.dns_names, host):
+            named = ", ".join(facts.dns_names) or "no host at all"
+            problems.append(f"pki.server_certificate: it names {named}, and sites dial {host}")
     if problems:
         raise ConfigError(
             "external PKI", tuple(problems), hint="have the certificate issued again, or correct the paths"
@@ -176,6 +180,12 @@ def names_host(names: tuple[str, ...], host: str) -> bool:
     except ValueError:
         wildcard = f"*.{host.partition('.')[2]}"
         return any(name.lower() in (host.lower(), wildcard.lower()) for name in names)
+
+
+def _release_fingerprint(config: AggregatorConfig) -> str:
+    """Of the release key, which is made where there is none; one that was put in place is kept."""
+    path = release_key_path(config)
+    return (read_release_key(path) if path.exists() else make_release_key(path)).fingerprint
 
 
 def _make_private(state: Path) -> None:

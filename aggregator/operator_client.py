@@ -117,6 +117,43 @@ class OperatorClient:
 
         return self._typed(lambda: self._stub.ImportDrop(parts(), timeout=_FILE_SECONDS))
 
+    def release(
+        self, study: str, round_number: int = 0, tier: int = 0, expires_unix_ms: int = 0
+    ) -> pb.ReleaseBundleResponse:
+        """Make a signed bundle; 0 stands for the last round, tier 2 and the aggregator's own validity."""
+        request = pb.ReleaseBundleRequest(
+            study=study, round=round_number, tier=tier, expires_unix_ms=expires_unix_ms
+        )
+        return self._typed(lambda: self._stub.ReleaseBundle(request, timeout=_FILE_SECONDS))
+
+    def released(self, name: str = "", version: int = 0) -> pb.ListReleasedResponse:
+        """All bundles, those of one name, or one version with its card."""
+        request = pb.ListReleasedRequest(name=name, version=version)
+        return self._typed(lambda: self._stub.ListReleased(request, timeout=_CALL_SECONDS))
+
+    def withdraw(self, name: str, version: int, reason: str) -> pb.WithdrawBundleResponse:
+        """Take a bundle back."""
+        request = pb.WithdrawBundleRequest(name=name, version=version, reason=reason)
+        return self._typed(lambda: self._stub.WithdrawBundle(request, timeout=_CALL_SECONDS))
+
+    def download_link(self, name: str, version: int, valid_hours: int = 0) -> pb.MakeDownloadLinkResponse:
+        """A one-time link for a browser; 0 hours: the aggregator's setting."""
+        request = pb.MakeDownloadLinkRequest(name=name, version=version, valid_hours=valid_hours)
+        return self._typed(lambda: self._stub.MakeDownloadLink(request, timeout=_CALL_SECONDS))
+
+    def download(self, name: str, version: int, out: Path) -> tuple[int, str]:
+        """Write a bundle; its size and SHA-256. Nothing is left behind on failure."""
+        request = pb.DownloadBundleRequest(name=name, version=version)
+
+        def receive() -> tuple[int, str]:
+            with DurableWriter(out.parent, mode=0o644) as writer:
+                for part in self._stub.DownloadBundle(request, timeout=_FILE_SECONDS):
+                    writer.write(part.chunk)
+                writer.commit(out)
+                return writer.size, writer.digest
+
+        return self._typed(receive)
+
     def healthy(self, seconds: float) -> bool:
         """Whether the health service says that the aggregator is serving; not knowing is an error."""
         check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_HEALTH)

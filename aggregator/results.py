@@ -105,8 +105,8 @@ def _summary_rows(scores: Sequence[pb.SiteScore], tiers: Mapping[str, int]) -> l
 
 
 def _metric_name(score: pb.SiteScore) -> str:
-    """As in the lab: the site's own model under the metric's name, the global one as <metric>_global."""
-    return score.metric if score.model == "personal" else f"{score.metric}_global"
+    """As in the lab: the site's own model under the metric's name, another one as <metric>_<model>."""
+    return score.metric if score.model == "personal" else f"{score.metric}_{score.model}"
 
 
 def _round_row(closed: pb.RoundStatus) -> tuple[object, ...]:

@@ -21,9 +21,11 @@ from aggregator.call_guard import CallGuard, set_caller
 from aggregator.identity import Caller
 from aggregator.metrics import AggregatorMetrics
 from aggregator.server_identity import ServerIdentity
-from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
+from aggregator.servicers import BundleServicer, EnrolmentServicer, FederationServicer, OperatorServicer
 from aggregator.stall_watch import StallWatch
 from common.contract.v1 import (
+    bundles_pb2,
+    bundles_pb2_grpc,
     enrolment_pb2,
     enrolment_pb2_grpc,
     federation_pb2,
@@ -37,7 +39,12 @@ from common.transport.channel_options import server_options
 from common.transport.chunk_messages import read_upload, serialise_chunk
 from common.transport.status import to_status, to_trailers, unexpected_error
 
-CHUNK_RPCS = ("/fedmap.v1.FederationService/FetchPrior", "/fedmap.v1.OperatorService/ExportDrop")
+CHUNK_RPCS = (
+    "/fedmap.v1.FederationService/FetchPrior",
+    "/fedmap.v1.BundleService/FetchBundle",
+    "/fedmap.v1.OperatorService/ExportDrop",
+    "/fedmap.v1.OperatorService/DownloadBundle",
+)
 UPLOAD_RPC = "/fedmap.v1.FederationService/SubmitAnswer"
 _SHORT_CALLS = 64  # threads beside those of the long polls
 _WAITING_CALLS = 64  # beyond all threads; more are refused at once
@@ -152,6 +159,7 @@ class AggregatorServer:
         enrolment: EnrolmentServicer,
         federation: FederationServicer,
         operator: OperatorServicer,
+        bundles: BundleServicer,
         *,
         polls: int,
         with_reflection: bool,
@@ -168,6 +176,7 @@ class AggregatorServer:
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(enrolment, self._server)
         federation_pb2_grpc.add_FederationServiceServicer_to_server(federation, self._server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(operator, self._server)
+        bundles_pb2_grpc.add_BundleServiceServicer_to_server(bundles, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if with_reflection:
             reflection.enable_server_reflection((*service_names(), reflection.SERVICE_NAME), self._server)
@@ -199,6 +208,7 @@ def service_names() -> tuple[str, ...]:
         enrolment_pb2.DESCRIPTOR.services_by_name["EnrolmentService"],
         federation_pb2.DESCRIPTOR.services_by_name["FederationService"],
         operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
+        bundles_pb2.DESCRIPTOR.services_by_name["BundleService"],
     )
     return (*(service.full_name for service in contract), health.SERVICE_NAME)
 

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, host_of
+from aggregator.config import AggregatorConfig
 from aggregator.initialise import check_external, issue_server_certificate, names_host, pki_paths
 from common.durable_files import read_file, storage_error, write_durably
 from common.errors import FedmapError
@@ -52,6 +52,11 @@ class ServerIdentity:
     @property
     def pair(self) -> ServerPair:
         return self._pair
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        """Certificate and key, for a server that looks at them itself."""
+        return self._certificate, self._key
 
     @property
     def ends(self) -> datetime.datetime:
@@ -97,7 +102,7 @@ class ServerIdentity:
         return (
             facts.not_after - now <= soon
             or not fits(pair.key_pem, pair.certificate_pem)
-            or not names_host(facts.dns_names, host_of(self._config.server.address))
+            or not all(names_host(facts.dns_names, host) for host in self._config.dialled_hosts)
         )
 
     def _read(self) -> ServerPair:

@@ -8,13 +8,21 @@ from typing import Any, cast
 import grpc
 
 from aggregator.call_guard import current_caller
+from aggregator.handlers.bundles import BundleHandler, ReleaseHandler
 from aggregator.handlers.drop import DropHandler
 from aggregator.handlers.enrolment import EnrolmentHandler
 from aggregator.handlers.federation import FederationHandler
 from aggregator.handlers.operator import OperatorHandler
 from aggregator.polls import Poll
 from aggregator.upload_pace import PacedParts, PaceLimits
-from common.contract.v1 import enrolment_pb2, enrolment_pb2_grpc, federation_pb2_grpc, operator_pb2_grpc
+from common.contract.v1 import (
+    bundles_pb2,
+    bundles_pb2_grpc,
+    enrolment_pb2,
+    enrolment_pb2_grpc,
+    federation_pb2_grpc,
+    operator_pb2_grpc,
+)
 from common.contract.v1 import federation_pb2 as federation
 from common.contract.v1 import operator_pb2 as operator
 from common.transport.chunk_messages import UploadPart
@@ -83,10 +91,32 @@ class FederationServicer(federation_pb2_grpc.FederationServiceServicer):
         return self._handler.heartbeat(current_caller(), request)
 
 
+class BundleServicer(bundles_pb2_grpc.BundleServiceServicer):
+    def __init__(self, handler: BundleHandler) -> None:
+        self._handler = handler
+
+    def ListBundles(
+        self, request: bundles_pb2.ListBundlesRequest, context: Context
+    ) -> bundles_pb2.ListBundlesResponse:
+        return self._handler.list_bundles(current_caller())
+
+    def FetchBundle(self, request: bundles_pb2.FetchBundleRequest, context: Context) -> Iterator[Any]:
+        """Chunks, as above."""
+        return self._handler.fetch(current_caller(), request)
+
+    def GetWithdrawals(
+        self, request: bundles_pb2.GetWithdrawalsRequest, context: Context
+    ) -> bundles_pb2.GetWithdrawalsResponse:
+        return self._handler.get_withdrawals()
+
+
 class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
-    def __init__(self, handler: OperatorHandler, drops: DropHandler, pace: PaceLimits) -> None:
+    def __init__(
+        self, handler: OperatorHandler, drops: DropHandler, releases: ReleaseHandler, pace: PaceLimits
+    ) -> None:
         self._handler = handler
         self._drops = drops
+        self._releases = releases
         self._pace = pace
 
     def Invite(self, request: operator.InviteRequest, context: Context) -> operator.InviteResponse:
@@ -128,3 +158,27 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         caller = current_caller()
         with PacedParts(request_iterator, _size, self._pace) as parts:
             return self._drops.take(caller, (part.chunk for part in parts))
+
+    def ReleaseBundle(
+        self, request: operator.ReleaseBundleRequest, context: Context
+    ) -> operator.ReleaseBundleResponse:
+        return self._releases.release(current_caller(), request)
+
+    def ListReleased(
+        self, request: operator.ListReleasedRequest, context: Context
+    ) -> operator.ListReleasedResponse:
+        return self._releases.list_released(request)
+
+    def WithdrawBundle(
+        self, request: operator.WithdrawBundleRequest, context: Context
+    ) -> operator.WithdrawBundleResponse:
+        return self._releases.withdraw(current_caller(), request)
+
+    def MakeDownloadLink(
+        self, request: operator.MakeDownloadLinkRequest, context: Context
+    ) -> operator.MakeDownloadLinkResponse:
+        return self._releases.make_link(current_caller(), request)
+
+    def DownloadBundle(self, request: operator.DownloadBundleRequest, context: Context) -> Iterator[Any]:
+        """Chunks, as above."""
+        return self._releases.download(request)

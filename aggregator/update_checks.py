@@ -7,7 +7,8 @@ In this order:
 3. numbers in the message are finite and possible under the plan;
 4. tensors have the plan's names, shapes and types, and are finite (`parameter_files`);
 5. parameters are not far from the cohort's norm; log ω is one that the plan's weighting can give;
-   statistics and baseline terms are such as rows within the plan's ranges can have.
+   statistics and baseline terms are such as rows within the plan's ranges can have; counts, calibration and
+   groups fit each other (`figure_checks`).
 
 Whether the task is still open, and whether the bytes are those that were announced, is decided before.
 """
@@ -15,7 +16,7 @@ Whether the task is still open, and whether the bytes are those that were announ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,10 +33,11 @@ from aggregator.answer_headers import (
     expected_tensor_bytes,
 )
 from aggregator.coordinator_state import AnswerStatus, OpenTask
+from aggregator.figure_checks import check_counts, check_evaluation, check_inputs, check_reference_terms
 from aggregator.statistics_checks import check_baseline, check_statistics
 from common.algorithm.local_fit import Model
 from common.algorithm.network import Network
-from common.answers import WITHHELD, result_of, rule_terms_of
+from common.answers import GLOBAL, MODELS, PERSONAL, WITHHELD, result_of, rule_content_of
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
 from common.errors import FedmapError, ModelError, RejectedError
@@ -105,6 +107,8 @@ def _judge(
             return _check_failure(answer.failure)
         case "statistics" if tensors is not None:
             _check_rows(plan, answer.statistics)
+            check_inputs(plan, answer.statistics)
+            check_counts(plan, answer.statistics)
             check_statistics(plan, tensors, answer.statistics.rows)
             return CheckedAnswer("accepted")
         case "initial_model" if tensors is not None:
@@ -117,7 +121,9 @@ def _judge(
             _check_rule(plan, answer.rule, tensors)
             return CheckedAnswer("accepted")
         case "evaluation":
-            _check_scores(plan, answer.evaluation.scores)
+            _check_scores(plan, answer.evaluation.scores, MODELS)
+            check_evaluation(plan, answer.evaluation)
+            _check_groups(plan, answer.evaluation)
             return CheckedAnswer("accepted")
     raise RejectedError("the answer lacks its tensors", hint=SAME_VERSION)
 
@@ -155,7 +161,7 @@ def _check_fit(
     losses = [getattr(fit, name) for name in ("loss", "validation_loss") if fit.HasField(name)]
     demand(all(map(math.isfinite, losses)), "a loss of the fit is not a finite number", _DIVERGED)
     demand(fit.epochs <= plan.training.epochs, "the fit has more epochs than the plan", SAME_VERSION)
-    _check_scores(plan, fit.validation_scores)
+    _check_scores(plan, fit.validation_scores, (PERSONAL, GLOBAL))
     demand(
         fit.HasField("log_omega") == (tensors is not None),
         "parameters and their weight must come together, or neither",
@@ -185,17 +191,30 @@ def _check_log_omega(plan: StudyPlan, log_omega: float, limits: GateLimits) -> N
 
 def _check_rule(plan: StudyPlan, rule: pb.RuleAnswer, tensors: Path | None) -> None:
     demand(rule.validation_rows <= MOST_ROWS, f"the rule is of more than {MOST_ROWS:,} rows", SAME_VERSION)
-    terms = rule_terms_of(plan, rule, tensors)
+    terms, reference = rule_content_of(plan, rule, tensors)
     if terms.baseline is not None:
         check_baseline(terms.baseline)
+    if reference is not None:
+        check_reference_terms(plan, reference, MOST_ROWS)
 
 
-def _check_scores(plan: StudyPlan, scores: Iterable[pb.Score]) -> None:
+def _check_groups(plan: StudyPlan, evaluation: pb.EvaluationAnswer) -> None:
+    """Each has one score: the plan's metric of the global model."""
+    for group in evaluation.subgroups:
+        metric = group.score.metric
+        demand(
+            metric == plan.task.metric, "a group is scored by another metric than the plan's", SAME_VERSION
+        )
+        _check_scores(plan, [group.score], (GLOBAL,))
+
+
+def _check_scores(plan: StudyPlan, scores: Iterable[pb.Score], models: Collection[str]) -> None:
     known = metric_names(plan.task.kind)
     seen: set[tuple[str, str]] = set()
     for score in scores:
         demand(score.metric in known, f"a score is of no metric of a {plan.task.kind} task", SAME_VERSION)
         result_of(score)
+        demand(score.model in models, "a score is of a model that this task does not score", SAME_VERSION)
         demand(_is_plain(score.note), f"the note on {score.metric} has control characters", SAME_VERSION)
         demand((score.model, score.metric) not in seen, f"{score.metric} was scored twice", SAME_VERSION)
         seen.add((score.model, score.metric))

@@ -19,10 +19,15 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from aggregator.answer_intake import AnswerIntake
+from aggregator.bundle_catalogue import BundleCatalogue
+from aggregator.bundle_release import BundleRelease
 from aggregator.call_guard import CallGuard
-from aggregator.config import AggregatorConfig
+from aggregator.config import AggregatorConfig, host_of
+from aggregator.download_links import DownloadLinks
+from aggregator.downloads import HEADING, DownloadCatalogue
 from aggregator.estimation_desk import EstimationDesk
 from aggregator.file_sites import FileSites
+from aggregator.handlers.bundles import BundleHandler, ReleaseHandler
 from aggregator.handlers.drop import DropHandler, Signing
 from aggregator.handlers.enrolment import EnrolmentHandler, count_sites
 from aggregator.handlers.federation import FederationHandler
@@ -32,10 +37,11 @@ from aggregator.initialise import load_authority
 from aggregator.liveness import Liveness
 from aggregator.metrics import AggregatorMetrics
 from aggregator.prior_estimation import EstimationWorker
+from aggregator.release_key import load_release_key
 from aggregator.server import AggregatorServer, GuardInterceptor
 from aggregator.server_identity import ServerIdentity
 from aggregator.service import StudyService
-from aggregator.servicers import EnrolmentServicer, FederationServicer, OperatorServicer
+from aggregator.servicers import BundleServicer, EnrolmentServicer, FederationServicer, OperatorServicer
 from aggregator.stall_watch import StallWatch
 from aggregator.state_layout import blob_folder, make_store, state_lock
 from aggregator.store import Store
@@ -46,6 +52,8 @@ from common import log
 from common.errors import FedmapError
 from common.pki import certificate_facts
 from common.telemetry import TelemetryServer
+from common.web.bundle_app import make_bundle_app
+from common.web.https_server import HttpsServer
 
 _KIB = 1024
 
@@ -101,6 +109,10 @@ class Aggregator:
     def telemetry_port(self) -> int | None:
         return self._telemetry.port if self._telemetry is not None else None
 
+    @property
+    def downloads_port(self) -> int | None:
+        return self._downloads.port if self._downloads is not None else None
+
     def end(self) -> None:
         """Lets `wait` return."""
         self._ended.set()
@@ -130,6 +142,7 @@ class Aggregator:
         store = self._store = make_store(config)
         stack.callback(store.close)
         store.prepare()
+        release_key = load_release_key(config, store, clock())
         worker = stack.enter_context(EstimationWorker(blob_folder(config)))
 
         liveness = Liveness(int(limits.silent_after_seconds * 1000), clock())
@@ -142,7 +155,9 @@ class Aggregator:
         enrolment = EnrolmentHandler(
             store, authority, config.pki.site_days, resolver, liveness, metrics, clock
         )
-        federation = FederationHandler(service, intake, store, liveness, enrolment, metrics, clock)
+        federation = FederationHandler(
+            service, intake, store, liveness, enrolment, metrics, clock, release_key.fingerprint
+        )
         fingerprint = certificate_facts(identity.client_ca_pem).fingerprint
         invitations = Invitations(fingerprint, authority is not None, config.pki.invitation_hours)
         operator = OperatorHandler(service, store, liveness, resolver, invitations, metrics, clock)
@@ -164,6 +179,10 @@ class Aggregator:
             metrics,
             clock,
         )
+        catalogue = BundleCatalogue(store, release_key, clock)
+        links = DownloadLinks(store, config.downloads.link_hours, clock)
+        release = BundleRelease(service, store, release_key, config.release.valid_days, clock)
+        releases = ReleaseHandler(release, catalogue, links, self._link_base, metrics)
         pace = PaceLimits(limits.upload_seconds, limits.stall_seconds, limits.slowest_kib_per_second * _KIB)
         guard = CallGuard(resolver, limits.calls_per_caller, clock)
         self._server = AggregatorServer(
@@ -172,7 +191,8 @@ class Aggregator:
             GuardInterceptor(guard, metrics, StallWatch(limits.stall_seconds)),
             EnrolmentServicer(enrolment),
             FederationServicer(federation, pace),
-            OperatorServicer(operator, drops, pace),
+            OperatorServicer(operator, drops, releases, pace),
+            BundleServicer(BundleHandler(catalogue, store, metrics, clock)),
             polls=limits.polls,
             with_reflection=config.server.reflection,
         )
@@ -189,6 +209,17 @@ class Aggregator:
         stack.callback(self._clock.stop)
         stack.callback(service.stop_polls)
         self._clock.start()
+        self._downloads = None
+        if config.downloads.listen:
+            shown = DownloadCatalogue(catalogue, links, resolver, store, metrics, clock)
+            self._downloads = HttpsServer(
+                config.downloads.listen,
+                make_bundle_app(shown, HEADING),
+                identity.files,
+                identity.client_ca_pem,
+            )
+            self._downloads.start()
+            stack.callback(self._downloads.stop)
         self._server.start()
         self._telemetry = None
         if config.metrics.listen:
@@ -196,6 +227,14 @@ class Aggregator:
             self._telemetry.start()
             stack.callback(self._telemetry.stop)
         log.get_logger().info("serving", address=config.server.address, port=self._server.port)
+
+    def _link_base(self) -> str:
+        """How clinics reach the downloads; empty while they are off."""
+        if self._downloads is None:
+            return ""
+        host = host_of(self._config.server.address)
+        shown = f"[{host}]" if ":" in host else host
+        return f"https://{self._config.downloads.address or f'{shown}:{self._downloads.port}'}"
 
     def _give_up(self) -> None:
         self._failed = True

@@ -20,14 +20,18 @@ from common.decision_rules import DecisionRule, RuleTerms
 from common.digests import sha256_hex
 from common.errors import RejectedError
 from common.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
-from common.parameter_files import decode_baseline, encode_baseline
 from common.plan import StudyPlan
+from common.rule_files import RuleTensors, decode_rule, encode_rule
+from common.shift.terms import ReferenceTerms
 
-PERSONAL, GLOBAL = "personal", "global"
+PERSONAL, GLOBAL, FINE_TUNED = "personal", "global", "fine_tuned"
+MODELS = (PERSONAL, GLOBAL, FINE_TUNED)
 WITHHELD = "withheld"
 """The code of a failure in place of an answer that the site's reviewer did not release."""
 MOST_NOTE = 500
 """Characters of a note that travels."""
+MOST_ERROR = 1e6
+"""Of a score's standard error; no sound one comes near it."""
 
 
 def answer_digest(answer: pb.Answer) -> str:
@@ -66,47 +70,65 @@ def rule_of(message: pb.GlobalRule) -> DecisionRule:
     return DecisionRule(threshold, baseline)
 
 
-def score_message(model: str, result: MetricResult) -> pb.Score:
-    """`model` is personal or global."""
+def score_message(model: str, result: MetricResult, standard_error: float | None = None) -> pb.Score:
+    """`model` is personal, global or fine_tuned."""
     if isinstance(result, SkippedMetric):
         return pb.Score(model=model, metric=result.name, note=result.reason[:MOST_NOTE])
     note = (result.note or "")[:MOST_NOTE]
-    return pb.Score(model=model, metric=result.name, value=result.value, note=note)
+    score = pb.Score(model=model, metric=result.name, value=result.value, note=note)
+    if standard_error is not None:
+        score.standard_error = standard_error
+    return score
 
 
 def result_of(score: pb.Score) -> MetricResult:
-    _check(score.model in (PERSONAL, GLOBAL), "a score is of neither the personal nor the global model")
+    _check(score.model in MODELS, "a score is of none of the models that are scored")
     _check(score.metric in METRICS, "a score is of an unknown metric")
     _check(len(score.note) <= MOST_NOTE, "the note of a score is too long")
+    if score.HasField("standard_error"):
+        _check(score.HasField("value"), f"the score {score.metric} has an error without a value")
+        _check(
+            0 <= score.standard_error <= MOST_ERROR, f"the standard error of {score.metric} is out of range"
+        )
     if not score.HasField("value"):
         return SkippedMetric(score.metric, score.note)
     _check(math.isfinite(score.value), f"the score {score.metric} is not a finite number")
     return Metric(score.metric, score.value, score.note or None)
 
 
-def rule_answer(terms: RuleTerms) -> tuple[pb.RuleAnswer, bytes]:
+def rule_answer(terms: RuleTerms, reference: ReferenceTerms | None = None) -> tuple[pb.RuleAnswer, bytes]:
     """The message and its tensors (empty where there are none)."""
-    message = pb.RuleAnswer(validation_rows=terms.validation_rows)
+    message = pb.RuleAnswer(validation_rows=terms.validation_rows, reference=reference is not None)
     if terms.threshold is not None:
         message.threshold = terms.threshold
-    if terms.baseline is None:
-        return message, b""
-    message.joined_intervals = terms.baseline.joined
-    return message, encode_baseline(terms.baseline)
+    if terms.baseline is not None:
+        message.joined_intervals = terms.baseline.joined
+    return message, encode_rule(RuleTensors(terms.baseline, reference))
 
 
 def rule_terms_of(plan: StudyPlan, message: pb.RuleAnswer, tensors: bytes | Path | None) -> RuleTerms:
+    """A site's terms of the rule, without those of the reference."""
+    return rule_content_of(plan, message, tensors)[0]
+
+
+def rule_content_of(
+    plan: StudyPlan, message: pb.RuleAnswer, tensors: bytes | Path | None
+) -> tuple[RuleTerms, ReferenceTerms | None]:
     """A site's terms; the tensors' own faults are a `ModelError`."""
     threshold = message.threshold if message.HasField("threshold") else None
     if threshold is not None:
         _check(plan.task.kind == "binary", "a threshold belongs to a binary task")
         _check(0.0 <= threshold <= 1.0, "the threshold is no probability")
     _check(message.joined_intervals <= len(plan.task.grid), "more intervals are joined than there are")
-    _check(tensors is None or plan.task.kind == "cox", "baseline terms belong to a survival task")
-    baseline = None
+    _check(
+        tensors is None or plan.task.kind == "cox" or message.reference,
+        "baseline terms belong to a survival task",
+    )
+    _check(tensors is not None or not message.reference, "the terms of the reference are missing")
+    found = RuleTensors()
     if tensors is not None:
-        baseline = decode_baseline(tensors, len(plan.task.grid), message.joined_intervals)
-    return RuleTerms(threshold, message.validation_rows, baseline)
+        found = decode_rule(plan, tensors, message.joined_intervals, message.reference)
+    return RuleTerms(threshold, message.validation_rows, found.baseline), found.reference
 
 
 def _check(holds: bool, otherwise: str) -> None:

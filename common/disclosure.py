@@ -8,15 +8,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from common.algorithm.examples import Examples
 from common.algorithm.statistics import FeatureStatistics, feature_statistics
+from common.plan import StudyPlan
 
 
 def is_small_cell(count: int, floor: int) -> bool:
     """Whether a count would point at people."""
     return 0 < count < floor
+
+
+def rounded_count(count: int, floor: int) -> int | None:
+    """The nearest multiple of the floor; None for a small cell.
+
+    For counts that stand beside others of the same rows: the difference of two of them then says nothing.
+    """
+    return None if is_small_cell(count, floor) else (2 * count + floor) // (2 * floor) * floor
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """Rows of one part, and the cells in it that a score could give away."""
+
+    rows: int
+    cells: tuple[int, ...]  # rows by class, or events
+
+    def is_small(self, floor: int) -> bool:
+        return self.rows < floor or any(is_small_cell(cell, floor) for cell in self.cells)
+
+
+def part_counts(plan: StudyPlan, part: Examples) -> PartCounts:
+    """Small when its rows, or the rows of one class, or its events, are fewer than the floor and not none."""
+    if plan.task.kind == "cox":
+        return PartCounts(len(part), (0 if part.event is None else int(part.event.sum()),))
+    return PartCounts(len(part), tuple(int(n) for n in np.bincount(part.target.numpy())))
 
 
 @dataclass(frozen=True)

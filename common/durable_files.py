@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from common.disk_hints import reserve, start_writing_back
 from common.errors import StorageError
 
 TEMPORARY = ".part-"
@@ -46,6 +47,8 @@ _REASONS: dict[int, tuple[str, str]] = {
 }
 # File systems that know no fsync of a folder say so with one of these; the file itself is safe on them.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+_WRITE_BACK = 4 << 20  # bytes that go to the disk together while the file still grows
 
 
 def storage_error(error: OSError, path: Path) -> StorageError:
@@ -114,11 +117,13 @@ class DurableWriter:
     """A file that grows by chunks and appears under its name only when committed; otherwise it is removed.
 
     Use as a context manager. Size and SHA-256 run along, so that a receiver can check both before it commits.
+    `expected` is the size that the file is likely to get, where that is known.
     """
 
-    def __init__(self, folder: Path, mode: int = 0o600) -> None:
+    def __init__(self, folder: Path, mode: int = 0o600, expected: int = 0) -> None:
         self.path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
         self.size = 0
+        self._written_back = 0
         self._hash = hashlib.sha256()
         self._committed = False
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
@@ -126,6 +131,7 @@ class DurableWriter:
             self._descriptor: int | None = os.open(self.path, flags, mode)
         except OSError as error:
             raise storage_error(error, folder) from error
+        reserve(self._descriptor, 0, expected)
 
     @property
     def digest(self) -> str:
@@ -144,6 +150,9 @@ class DurableWriter:
         except OSError as error:
             raise storage_error(error, self.path.parent) from error
         self.size += len(chunk)
+        if self.size - self._written_back >= _WRITE_BACK:
+            start_writing_back(self._descriptor, self._written_back, self.size)
+            self._written_back = self.size
 
     def finish(self) -> Path:
         """Makes the bytes durable under the temporary name, for who wants to look before the commit."""

@@ -45,13 +45,17 @@ def named_parameters(network: Network, parameters: SiteParameters) -> dict[str, 
     return network.spec.to_mapping(parameters.theta) | _named_buffers(parameters.buffers)
 
 
+def expected_parameters(network: Network) -> dict[str, Expected]:
+    """The tensors of `named_parameters`."""
+    return _expected(network.spec, "") | _expected_buffers(network)
+
+
 def encode_parameters(network: Network, parameters: SiteParameters) -> bytes:
     return encode_tensors(named_parameters(network, parameters))
 
 
 def decode_parameters(network: Network, source: bytes | Path, what: str = "the parameters") -> SiteParameters:
-    expected = _expected(network.spec, "") | _expected_buffers(network)
-    arrays = decode_tensors(source, expected, what)
+    arrays = decode_tensors(source, expected_parameters(network), what)
     return SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
 
 
@@ -100,6 +104,27 @@ def decode_prior(
     return PriorFile(prior, Scaler(_tensor(arrays["scaler.mean"]), _tensor(arrays["scaler.deviation"])))
 
 
+def expected_psi(network: Network, settings: PriorSettings) -> dict[str, Expected]:
+    """ψ by name; nothing where the prior is quadratic only."""
+    return _expected(ConvexNetwork(network.spec, settings).spec, "") if settings.convex else {}
+
+
+def encode_psi(network: Network, settings: PriorSettings, psi: Tensor) -> bytes:
+    """ψ alone: what a bundle adds to μ for sites that fine-tune."""
+    if not settings.convex:
+        return encode_tensors({})
+    return encode_tensors(ConvexNetwork(network.spec, settings).spec.to_mapping(psi))
+
+
+def decode_psi(
+    network: Network, settings: PriorSettings, source: bytes | Path, what: str = "the penalty"
+) -> Tensor:
+    arrays = decode_tensors(source, expected_psi(network, settings), what)
+    if not settings.convex:
+        return torch.zeros(0)
+    return _flat(ConvexNetwork(network.spec, settings).spec, arrays, "")
+
+
 def most_prior_bytes(network: Network, settings: PriorSettings) -> int:
     """No prior of this model has a larger file."""
     return most_bytes(_expected_prior(network, settings)[0])
@@ -121,13 +146,25 @@ def decode_statistics(
 
 def encode_baseline(terms: BaselineTerms) -> bytes:
     """The sums; how many intervals were joined travels in the message beside them."""
-    return encode_tensors({name: getattr(terms, name) for name in _BASELINE})
+    return encode_tensors(named_baseline(terms))
+
+
+def named_baseline(terms: BaselineTerms) -> dict[str, Tensor]:
+    return {name: getattr(terms, name) for name in _BASELINE}
+
+
+def expected_baseline(times: int) -> dict[str, Expected]:
+    return dict.fromkeys(_BASELINE, Expected("F64", (times,)))
 
 
 def decode_baseline(
     source: bytes | Path, times: int, joined: int, what: str = "the baseline terms"
 ) -> BaselineTerms:
-    arrays = decode_tensors(source, dict.fromkeys(_BASELINE, Expected("F64", (times,))), what)
+    return baseline_of(decode_tensors(source, expected_baseline(times), what), joined, what)
+
+
+def baseline_of(arrays: Mapping[str, Array], joined: int, what: str) -> BaselineTerms:
+    """The terms among the tensors of a file."""
     for name in _BASELINE:
         if bool((arrays[name] < 0).any()):
             raise _impossible(what, f"{name} is negative somewhere")

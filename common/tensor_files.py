@@ -69,6 +69,17 @@ def decode_tensors(source: bytes | Path, expected: Mapping[str, Expected], what:
     return arrays
 
 
+def head_size(start: bytes) -> int:
+    """How many bytes `check_layout` wants, by the first ones of a file; bounded, whatever they say."""
+    return _LENGTH + min(int.from_bytes(start[:_LENGTH], "little"), _HEADER_LIMIT)
+
+
+def check_layout(head: bytes, size: int, expected: Mapping[str, Expected], what: str) -> None:
+    """Names, types, shapes and places by the head of a file of `size` bytes; its values are not looked at."""
+    header, start = _header(head, what)
+    _places(header, expected, size - start, what)
+
+
 def most_bytes(expected: Mapping[str, Expected]) -> int:
     """How large a file of these tensors can be."""
     values = sum(prod(one.shape) * _TYPES[one.dtype].itemsize for one in expected.values())
@@ -114,13 +125,16 @@ def _square(file: FileIO, piece: bytearray, size: int, dtype: np.dtype[Any]) -> 
     """Of the next `size` bytes, in float64, a piece at a time."""
     total, left = 0.0, size
     view = memoryview(piece)
+    values = np.frombuffer(piece, dtype=dtype)
+    wide = np.empty(len(values))  # one for all pieces: fresh memory would cost as much as the sum
     while left:
         got = file.readinto(view[: min(left, len(piece))])
         if not got or got % dtype.itemsize:
             raise OSError(EIO, "the file ended or was cut while it was read")
-        values = np.frombuffer(piece, dtype=dtype, count=got // dtype.itemsize).astype(np.float64)
+        part = wide[: got // dtype.itemsize]
         with np.errstate(invalid="ignore", over="ignore"):
-            total += float(np.multiply(values, values, out=values).sum())
+            part[:] = values[: len(part)]
+            total += float(np.dot(part, part))
         left -= got
     return total
 

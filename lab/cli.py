@@ -1,4 +1,4 @@
-"""`fedmap-lab`: make or import a cohort, simulate a study on it.
+"""`fedmap-lab`: make or import a cohort, simulate a study on it, run federations of real processes.
 
 Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 130 interrupted.
 Commands import what is heavy (torch, scikit-learn, matplotlib) themselves, so that --help and a faulty plan
@@ -8,23 +8,20 @@ answer at once.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
-from lab.local_federation import LocalFederation, command_path
+from lab.cli_federations import demo_command, leave_one_out_command
+from lab.cli_output import Json, Seed, answer, bar, say
 
 if TYPE_CHECKING:
     from lab.results import SummaryRow
@@ -36,12 +33,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-PLANS = Path(__file__).parent / "plans"
-say = Console(stderr=True)
-answer = Console()
-
-Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+app.command("demo")(demo_command)
+app.command("leave-one-out")(leave_one_out_command)
 
 
 @app.command("cohort")
@@ -58,7 +51,7 @@ def cohort_command(
     """Make a synthetic cohort with a known risk structure, and compare it with the published one."""
     from lab.cohorts import make_cohort
 
-    with _bar() as progress:
+    with bar() as progress:
         making = progress.add_task(f"making {name}", total=None)
         summary = make_cohort(
             name, out, scale, seed, lambda done, of: progress.update(making, completed=done, total=of)
@@ -147,7 +140,7 @@ def simulate_command(
 
     total = rounds or study_plan.rounds.count
     with study_directory(out) as fresh:
-        with _bar() as progress:
+        with bar() as progress:
             loading = progress.add_task("loading sites", total=None)
             federation = load_federation(
                 study_plan, data, lambda done, of: progress.update(loading, completed=done, total=of)
@@ -173,42 +166,6 @@ def simulate_command(
     answer.print(f"Results, models and convergence.png are in [bold]{escape(str(out))}[/bold]")
 
 
-@app.command("demo")
-def demo_command(
-    out: Annotated[Path, typer.Option(help="Where results, picture and logs go.")] = Path("out/demo"),
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")] = PLANS / "interval.toml",
-    rounds: Annotated[int, typer.Option(min=1)] = 12,
-) -> None:
-    """Run a federation of real processes on this machine: aggregator, site agents, mutual TLS."""
-    from lab.demo import run_demo
-    from lab.figures import draw_federation
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave by the door that ends the processes
-    demo = run_demo(plan, out, rounds, lambda step: say.print(f"· {step}", highlight=False), _watch)
-    draw_federation(demo.study, out / "federation.png")
-    table = Table(title=f"{escape(demo.study.title)}: {demo.processes} processes", title_justify="left")
-    for column in ("site", f"{metric_label(demo.study.metric)}: site's own model", "global model"):
-        table.add_column(column)
-    for site in demo.study.sites:
-        values = [demo.study.value(site, model) for model in ("personal", "global")]
-        table.add_row(escape(site), *("withheld" if v is None else f"{v:.3f}" for v in values))
-    answer.print(table)
-    answer.print(
-        f"Results in [bold]{escape(str(demo.results))}[/bold], "
-        f"picture in [bold]{escape(str(out / 'federation.png'))}[/bold]. "
-        "All processes have ended; their keys and state are gone."
-    )
-
-
-def _watch(federation: LocalFederation, study: str) -> None:
-    """The operator's own live view, in this terminal."""
-    subprocess.run(
-        [str(command_path("fedmap-aggregator")), "status", study, "--watch"],
-        env=federation.environment("aggregator"),
-        check=True,
-    )
-
-
 def main() -> None:
     """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
     try:
@@ -225,17 +182,6 @@ def main() -> None:
     except KeyboardInterrupt:
         say.print("interrupted")
         sys.exit(130)
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=say,
-        disable=not say.is_terminal,
-    )
 
 
 def _show_exclusions(study: Study) -> None:

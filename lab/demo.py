@@ -1,76 +1,27 @@
-"""`fedmap-lab demo`: a federation of real processes on this machine, from invitation to results.
+"""`fedmap-lab demo`: all three tiers on this machine, from invitation to predictions.
 
 One aggregator and a site agent for every T1 centre of a synthetic cohort, each a process of its own with its
-own folder, key and certificate, talking over mutual TLS on loopback. What they do is what hospitals do; only
-the patients are invented. Results and pictures stay; keys, state and processes go.
+own folder, key and certificate, talking over mutual TLS on loopback. When they have trained, the operator
+releases the model; a T2 centre fetches the bundle and fine-tunes, a T3 centre gets a link and predicts. What
+they do is what hospitals do; only the patients are invented. Results and pictures stay; keys, state and
+processes go.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from common.data.cohort_directory import read_cohort_directory
-from common.errors import StateError
 from common.plan import load_plan
 from lab.cohorts import make_cohort
+from lab.command_records import StudySeen
 from lab.local_federation import LocalFederation, LocalSite
+from lab.local_study import Say, Watch, run_study
+from lab.local_tiers import PersonalReport, Predicted, downloads_toml, personalise, predict, release
 
 SCALE, COHORT_SEED, STUDY_SEED = 0.25, 7, 7
-Say = Callable[[str], None]
-
-
-class Record(BaseModel):
-    """A part of what `status --json` prints; fields that the demo does not show are left out."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class RoundSeen(Record):
-    round: int
-    answered: int
-    loss: float | None
-    validation_loss: float | None
-    penalty: float
-    personal_metric: float | None
-    global_metric: float | None
-
-
-class ScoreSeen(Record):
-    site: str
-    region: str
-    model: str
-    metric: str
-    value: float | None
-    note: str
-
-
-class StudySeen(Record):
-    study: str
-    title: str
-    phase: str
-    metric: str
-    history: tuple[RoundSeen, ...]
-    scores: tuple[ScoreSeen, ...]
-
-    def value(self, site: str, model: str) -> float | None:
-        """The plan's metric of one model at one site; None where it was withheld or skipped."""
-        for score in self.scores:
-            if (score.site, score.model, score.metric) == (site, model, self.metric):
-                return score.value
-        return None
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        return tuple(sorted({score.site for score in self.scores}))
-
-
-class StatusSeen(Record):
-    studies: tuple[StudySeen, ...]
 
 
 @dataclass(frozen=True)
@@ -78,51 +29,41 @@ class Demo:
     """What is left when the processes are gone."""
 
     study: StudySeen
+    fine_tuned: dict[str, PersonalReport]  # by T2 site
+    predicted: dict[str, Predicted]  # by T3 site
     processes: int
-    results: Path
+    out: Path
 
 
-def run_demo(
-    plan: Path, out: Path, rounds: int, say: Say, watch: Callable[[LocalFederation, str], None]
-) -> Demo:
-    """The whole way. `watch` shows the study while it runs and comes back when it has ended."""
-    name = load_plan(plan).study.name
-    cohort = out / "cohort"
+def run_demo(plan: Path, out: Path, rounds: int, say: Say, watch: Watch) -> Demo:
+    """The whole way."""
+    study_plan, cohort, folder = load_plan(plan), out / "cohort", out / "federation"
     say("inventing patients at synthetic blood-donor centres")
     make_cohort("interval", cohort, SCALE, COHORT_SEED)
-    folder = out / "federation"
-    shutil.rmtree(folder, ignore_errors=True)
-    sites = [
-        LocalSite(entry.site, entry.region, entry.path)
-        for entry in read_cohort_directory(cohort)
-        if entry.tier == 1
-    ]
-    with LocalFederation(folder) as federation:
-        say("starting the aggregator: own certificate authority, one port, mutual TLS")
-        federation.initialise()
-        federation.serve()
-        for site in sites:
-            say(f"inviting and enrolling {site.name}: its key is made there and stays there")
-            federation.join(site)
-        digest = federation.create_study(plan, rounds, STUDY_SEED)
-        for site in sites:
-            say(f"{site.name} approves the study's terms {digest[:12]}…")
-            federation.site(site.name, "approve", digest, "--approver", "demo")
-            federation.run_site(site.name)
-        federation.aggregator("study", "start", name)
-        watch(federation, name)
-        (study,) = StatusSeen.model_validate_json(federation.aggregator("status", name, "--json")).studies
-        if study.phase != "complete":
-            raise StateError(
-                f"the study ended in phase {study.phase}",
-                hint=f"the logs are in {federation.log_of('aggregator').parent}: {federation.tail()}",
-            )
+    for name in ("federation", "results", "personal", "predictions", "logs"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    sites = [LocalSite(e.site, e.region, e.path, e.tier) for e in read_cohort_directory(cohort)]
+    training = [site for site in sites if site.tier == 1]
+    with LocalFederation(folder, aggregator_toml=downloads_toml()) as federation:
+        study = run_study(federation, plan, training, rounds, STUDY_SEED, say, watch)
         results = out / "results"
-        shutil.rmtree(results, ignore_errors=True)
-        federation.aggregator("study", "results", name, "--out", str(results.resolve()))
-        logs = out / "logs"
-        shutil.rmtree(logs, ignore_errors=True)
+        federation.aggregator("study", "results", study.study, "--out", str(results.resolve()))
+        for site in training:
+            federation.stop(site.name)
+        say("the operator releases the model: one signed file to fine-tune, one to predict only")
+        bundles = {tier: release(federation, study.study, tier) for tier in (2, 3)}
+        fine_tuned: dict[str, PersonalReport] = {}
+        predicted: dict[str, Predicted] = {}
+        for site in sites:
+            if site.tier == 2:
+                say(f"{site.name} enrols, fetches {bundles[2].reference} and fine-tunes it on its own rows")
+                own = out / "personal" / site.name
+                fine_tuned[site.name] = personalise(federation, site, bundles[2], own)
+            elif site.tier == 3:
+                say(f"{site.name} gets a link and a fingerprint, checks {bundles[3].reference}, predicts")
+                file = out / "predictions" / f"{site.name}.csv"
+                predicted[site.name] = predict(federation, study_plan, site, bundles[3], file)
         federation.stop_all()
-        shutil.move(federation.log_of("aggregator").parent, logs)
+        shutil.move(federation.log_of("aggregator").parent, out / "logs")
     shutil.rmtree(folder)
-    return Demo(study, 1 + len(sites), results)
+    return Demo(study, fine_tuned, predicted, 1 + len(training), out)

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.metrics import Metric, metric_label
-from lab.demo import StudySeen
+from lab.demo import Demo
+from lab.local_tiers import Figure as Estimated
 from lab.simulation import Study
 
 mpl.use("Agg")
@@ -109,14 +110,14 @@ def _draw_final(axes: Axes, study: Study) -> None:
     axes.set_xticks(range(1, len(names) + 1), names)
 
 
-def draw_federation(study: StudySeen, path: Path) -> None:
-    """Three panels of a federation: loss by round, the metric by round, own and global model by site."""
+def draw_federation(demo: Demo, path: Path) -> None:
+    """Three panels of the demo: loss by round, the metric by round, and every site of the three tiers."""
+    study = demo.study
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     loss, metric, final = figure.subplots(1, 3)
     label = metric_label(study.metric)
-    _style(loss, "Loss of the sites\nmean over sites", "round", "per row")
-    _style(metric, f"{label} on validation rows\nmedian over sites", "round", label)
-    _style(final, f"{label} on test rows\nat each site", label, "")
+    _style(loss, "Loss of the T1 sites\nmean over sites", "round", "per row")
+    _style(metric, f"{label} on validation rows\nmedian over T1 sites", "round", label)
     seen = [
         (loss, "loss", PERSONAL, "training rows"),
         (loss, "validation_loss", SHARED, "validation rows"),
@@ -131,20 +132,37 @@ def draw_federation(study: StudySeen, path: Path) -> None:
             axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=title)
     for axes in (loss, metric):
         axes.legend(frameon=False, fontsize=8)
-    for height, site in enumerate(study.sites):
-        own, shared = study.value(site, "personal"), study.value(site, "global")
-        if own is not None and shared is not None:
-            final.plot([shared, own], [height, height], color=MUTED, linewidth=2, zorder=1)
-        for value, colour in ((shared, SHARED), (own, PERSONAL)):
-            if value is not None:
-                final.scatter([value], [height], color=colour, s=60, zorder=3)
-    final.set_yticks(range(len(study.sites)), [site.replace("_", " ") for site in study.sites])
-    final.set_ylim(-0.6, len(study.sites) - 0.4)
-    final.scatter([], [], color=PERSONAL, label="the site's own model")
-    final.scatter([], [], color=SHARED, label="global model")
-    final.legend(frameon=False, fontsize=8, loc="best")
+    _draw_tiers(final, demo, label)
     figure.suptitle(study.title, x=0.01, ha="left", color=INK, fontweight="bold")
     figure.savefig(path, dpi=130)
+
+
+def _draw_tiers(axes: Axes, demo: Demo, label: str) -> None:
+    """A line a site, T1 at the top: the global model, and the site's own where it has one."""
+    _style(axes, f"{label} on test rows\nby tier", label, "")
+    study = demo.study
+    lines = [(1, s, study.value(s, "global"), study.value(s, "personal")) for s in study.sites]
+    for site, report in demo.fine_tuned.items():
+        before, after = report.main.before, report.main.after
+        lines.append((2, site, _value(before), _value(after)))
+    for site, predicted in demo.predicted.items():
+        lines.append((3, site, _value(predicted.figure), None))
+    for depth, (_, _, shared, own) in enumerate(lines):
+        if own is not None and shared is not None:
+            axes.plot([shared, own], [-depth, -depth], color=MUTED, linewidth=2, zorder=1)
+        for value, colour in ((shared, SHARED), (own, PERSONAL)):
+            if value is not None:
+                axes.scatter([value], [-depth], color=colour, s=60, zorder=3)
+    names = [f"T{tier}  {site.replace('_', ' ')}" for tier, site, _, _ in lines]
+    axes.set_yticks([-depth for depth in range(len(lines))], names)
+    axes.set_ylim(-len(lines) + 0.4, 0.6)
+    axes.scatter([], [], color=PERSONAL, label="the site's own model")
+    axes.scatter([], [], color=SHARED, label="global model")
+    axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _value(figure: Estimated | None) -> float | None:
+    return None if figure is None else figure.value
 
 
 def _say(axes: Axes, text: str) -> None:

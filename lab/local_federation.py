@@ -29,11 +29,12 @@ STOP_WITHIN_SECONDS = 20
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to start: its name, its region and its patients' file."""
+    """A site to start: its name, its region, its patients' file, and what it is invited to do."""
 
     name: str
     region: str
     data: Path
+    tier: int = 1
 
 
 @dataclass
@@ -96,7 +97,7 @@ class LocalFederation:
         """Invite a site, write its configuration and policy, and enrol it."""
         self.write_site_config(site)
         invitation = json.loads(
-            self.aggregator("invite", site.name, "--tier", "1", "--region", site.region, "--json")
+            self.aggregator("invite", site.name, "--tier", str(site.tier), "--region", site.region, "--json")
         )
         joining = self.aggregator_folder / "state" / "pki" / "joining.pem"
         secrets = ["--token", invitation["token"], "--ca-fingerprint", invitation["ca_fingerprint"]]
@@ -130,6 +131,12 @@ class LocalFederation:
     def site(self, name: str, *arguments: str) -> str:
         """Run one command of a site and give back what it printed."""
         return self._command(name, "fedmap-site", arguments)
+
+    def clinic(self, name: str, *arguments: str) -> str:
+        """Run one command where there is no enrolment and no configuration: a folder for bundles is all."""
+        environment = self.environment(name) | {"FEDMAP_BUNDLES": str(self.site_folder(name) / "bundles")}
+        del environment["FEDMAP_SITE_CONFIG"]
+        return self._run("fedmap-site", arguments, environment)
 
     def waiting_for_review(self, site: str) -> list[str]:
         """Ids in a site's outbox that a person has to release."""
@@ -195,9 +202,12 @@ class LocalFederation:
         )
 
     def _command(self, name: str, program: str, arguments: Sequence[str]) -> str:
+        return self._run(program, arguments, self.environment(name))
+
+    def _run(self, program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
         done = subprocess.run(
             [str(command_path(program)), *arguments],
-            env=self.environment(name),
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,31 +1,14 @@
-"""How many rows stand behind what a site would say. The counts are judged here and never leave.
-
-A part is small when its rows, or the rows of one class, or its events, are fewer than the floor and not none.
-"""
+"""How many rows stand behind what a site would say. What of them may leave is the exit gate's to judge."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from common.algorithm.examples import Examples
 from common.data.site_dataset import SiteDataset
-from common.disclosure import is_small_cell
+from common.disclosure import PartCounts, part_counts
 from common.plan import StudyPlan
 from site_agent.data_loader import events
 from site_agent.policy import Floors
-
-
-@dataclass(frozen=True)
-class PartCounts:
-    """Rows of one part, and the cells in it that a score could give away."""
-
-    rows: int
-    cells: tuple[int, ...]  # rows by class, or events
-
-    def is_small(self, floor: int) -> bool:
-        return self.rows < floor or any(is_small_cell(cell, floor) for cell in self.cells)
 
 
 @dataclass(frozen=True)
@@ -47,13 +30,6 @@ def count_cells(plan: StudyPlan, dataset: SiteDataset) -> CellCounts:
     return CellCounts(
         training_rows=len(dataset.train) + len(dataset.validation),
         training_events=events(plan, dataset.train, dataset.validation),
-        validation=_part(plan, dataset.validation),
-        test=_part(plan, dataset.test),
+        validation=part_counts(plan, dataset.validation),
+        test=part_counts(plan, dataset.test),
     )
-
-
-def _part(plan: StudyPlan, part: Examples) -> PartCounts:
-    if plan.task.kind == "cox":
-        found = events(plan, part)
-        return PartCounts(len(part), (0 if found is None else found,))
-    return PartCounts(len(part), tuple(int(n) for n in np.bincount(part.target.numpy())))

@@ -14,11 +14,18 @@ import typer
 from rich.markup import escape
 
 from common.errors import FedmapError
+from site_agent.cli_bundle_care import card_command, remove_command, trust_command, withdrawals_command
+from site_agent.cli_bundle_fetch import fetch_command
+from site_agent.cli_bundle_serve import serve_bundles_command
+from site_agent.cli_bundles import bundle_app
 from site_agent.cli_checks import check_config_command, check_data_command, doctor_command
 from site_agent.cli_enrol import enrol_command
 from site_agent.cli_outbox import audit_app, outbox_app, reject_command, release_command
 from site_agent.cli_output import say
+from site_agent.cli_personalise import personalise_command
+from site_agent.cli_predict import check_shift_command, predict_command
 from site_agent.cli_run import round_app, run_command, status_command
+from site_agent.cli_serve import serve_command
 from site_agent.cli_studies import approve_command, leave_command, studies_command
 
 app = typer.Typer(
@@ -41,6 +48,17 @@ app.command("release")(release_command)
 app.command("reject")(reject_command)
 app.add_typer(audit_app, name="audit")
 app.add_typer(round_app, name="round")
+bundle_app.command("fetch")(fetch_command)
+bundle_app.command("card")(card_command)
+bundle_app.command("remove")(remove_command)
+bundle_app.command("trust")(trust_command)
+bundle_app.command("withdrawals")(withdrawals_command)
+app.add_typer(bundle_app, name="bundle")
+app.command("serve-bundles")(serve_bundles_command)
+app.command("personalise")(personalise_command)
+app.command("predict")(predict_command)
+app.command("check-shift")(check_shift_command)
+app.command("serve")(serve_command)
 
 
 def main() -> None:

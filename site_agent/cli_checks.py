@@ -113,11 +113,15 @@ def check_data_command(
         raise typer.Exit(1)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, if_empty: str = "(all)") -> str:
+    from pydantic import BaseModel
+
     if value is None or value == "":
         return "(none)"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "(none)"
+    if isinstance(value, BaseModel):
+        return ", ".join(f"{key}: {_shown(inner, '(none)')}" for key, inner in value)
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "(all)"
+        return ", ".join(map(str, value)) or if_empty
     return str(value)

@@ -94,12 +94,15 @@ def enrol_command(
     else:
         facts = _own_pki(settings, certificate, key, authority)
     _record(settings, facts)
+    release_key = _learn_release_key(settings, config) if joining is not None else ""
     if as_json:
         ends, name = facts.not_after.isoformat(), settings.site.name
-        print_json({"site": name, "serial": facts.serial, "ends": ends, "state": str(state)})
+        enrolled = {"site": name, "serial": facts.serial, "ends": ends, "state": str(state)}
+        print_json({**enrolled, "release_key": release_key})
         return
     print_text(
         f"{settings.site.name} is enrolled. Its certificate is valid until {moment(facts.not_after)}.",
+        *([f"Bundles are believed under the release key {release_key}."] if release_key else []),
         "Next: `fedmap-site doctor` checks everything; `fedmap-site studies` lists what is offered.",
     )
 
@@ -176,6 +179,22 @@ def _write_request(settings: SiteConfig, token: str, out: Path, as_json: bool) -
         f"At the centre: fedmap-aggregator round import {out.name}",
         "With the file that comes back: fedmap-site enrol --offline-certificate FILE --ca-fingerprint FP",
     )
+
+
+def _learn_release_key(settings: SiteConfig, config: Path) -> str:
+    """First contact: pin the key that signs bundles. The enrolment stands whatever comes of it."""
+    from common.errors import FedmapError
+    from site_agent.cli_bundle_fetch import pin_release_key
+    from site_agent.cli_bundles import open_store
+    from site_agent.wiring import Site
+
+    try:
+        with Site(settings).connect() as connection:
+            return pin_release_key(open_store(None, config), connection)
+    except FedmapError as error:
+        say.print("No release key was learnt: ", end="")
+        say.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        return ""
 
 
 def _record(settings: SiteConfig, facts: CertificateFacts) -> None:

@@ -6,6 +6,7 @@ the file leaves a key out, the default below holds; deploy/site_agent/config.ful
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,14 @@ def _host_port_or_none(text: str) -> str:
 def _proxy(text: str) -> str:
     if text and (not text.startswith("http://") or _ADDRESS.fullmatch(text[7:].rstrip("/")) is None):
         raise ValueError("must be http://host:port; a proxy with a password goes into a file, see proxy_file")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise ValueError("must be a network such as 10.1.0.0/16, or one address") from None
     return text
 
 
@@ -116,6 +125,26 @@ class MetricsSection(Section):
     listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
 
 
+class ServeSection(Section):
+    """`fedmap-site serve-bundles`: verified bundles over HTTPS, for clinics inside the own network."""
+
+    listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
+    certificate: OptionalPath = None
+    """PEM file of the hospital's own PKI, for the name that clinics open; with the chain, if there is one."""
+    key: OptionalPath = None
+    """Its private key (PEM, mode 600)."""
+    allow: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Networks whose addresses may see and download; empty: nobody."""
+
+
+class BundlesSection(Section):
+    """Released models that this site keeps, and hands on where it wants to."""
+
+    folder: OptionalPath = None
+    """Where they are kept; empty: `bundles` in the state folder."""
+    serve: ServeSection = ServeSection()
+
+
 class SiteConfig(Section):
     """Everything that the agent is told."""
 
@@ -126,6 +155,7 @@ class SiteConfig(Section):
     agent: AgentSection = AgentSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
+    bundles: BundlesSection = BundlesSection()
 
 
 def host_of(address: str) -> str:

@@ -18,8 +18,9 @@ from typing import Self, TypeVar
 
 import grpc
 
-from common.contract.v1 import enrolment_pb2, enrolment_pb2_grpc
+from common.contract.v1 import bundles_pb2, enrolment_pb2, enrolment_pb2_grpc
 from common.contract.v1 import federation_pb2 as pb
+from common.contract.v1.bundles_pb2_grpc import BundleServiceStub
 from common.contract.v1.federation_pb2_grpc import FederationServiceStub
 from common.digests import file_sha256, is_digest
 from common.durable_files import storage_error
@@ -36,6 +37,7 @@ TRANSFER_SECONDS = 3600.0
 LOOK_UP_SECONDS = 0.5  # how often a waiting long poll asks whether it should go on waiting
 
 FETCH_PRIOR = "/fedmap.v1.FederationService/FetchPrior"
+FETCH_BUNDLE = "/fedmap.v1.BundleService/FetchBundle"
 SUBMIT_ANSWER = "/fedmap.v1.FederationService/SubmitAnswer"
 _Answer = TypeVar("_Answer")
 Counted = Callable[[int], None]
@@ -70,6 +72,8 @@ class Greeting:
     software_version: str
     time_unix_ms: int
     tier: int
+    release_key: str = ""
+    """Fingerprint of the key that signs bundles; empty where there is none yet."""
 
 
 class Connection:
@@ -132,7 +136,13 @@ class Connection:
             oldest_protocol=PROTOCOL, newest_protocol=PROTOCOL, software_version=version
         )
         answer = self._typed(lambda: self._stub().Hello(request, timeout=seconds))
-        return Greeting(answer.protocol, answer.software_version, answer.time_unix_ms, answer.tier)
+        return Greeting(
+            answer.protocol,
+            answer.software_version,
+            answer.time_unix_ms,
+            answer.tier,
+            answer.release_key_fingerprint,
+        )
 
     def studies(self) -> tuple[pb.OfferedStudy, ...]:
         """The studies that this site is invited to."""
@@ -146,6 +156,36 @@ class Connection:
     def leave(self, study: str) -> None:
         request = pb.LeaveRequest(study=study)
         self._typed(lambda: self._stub().Leave(request, timeout=CALL_SECONDS))
+
+    # Bundles
+
+    def bundles(self) -> tuple[bundles_pb2.Bundle, ...]:
+        """The released bundles that this site may have."""
+        stub, request = BundleServiceStub(self._now()), bundles_pb2.ListBundlesRequest()
+        return tuple(self._typed(lambda: stub.ListBundles(request, timeout=CALL_SECONDS)).bundles)
+
+    def fetch_bundle(self, name: str, version: int, offset: int) -> Iterator[memoryview]:
+        """The bytes of a bundle from an offset on, as they arrive. Nothing of them is checked here."""
+        request = bundles_pb2.FetchBundleRequest(name=name, version=version, offset=offset)
+        download = self._now().unary_stream(
+            FETCH_BUNDLE,
+            request_serializer=bundles_pb2.FetchBundleRequest.SerializeToString,
+            response_deserializer=read_chunk,
+        )
+        call = download(request, timeout=TRANSFER_SECONDS)
+        try:
+            for chunk in call:
+                self._received(len(chunk))
+                yield chunk
+        except grpc.RpcError as error:
+            raise_typed(error)
+        finally:
+            call.cancel()  # changes nothing on a call that is over
+
+    def withdrawals(self) -> bytes:
+        """The signed list of withdrawn bundles."""
+        stub, request = BundleServiceStub(self._now()), bundles_pb2.GetWithdrawalsRequest()
+        return self._typed(lambda: stub.GetWithdrawals(request, timeout=CALL_SECONDS)).signed_list
 
     # Tasks
 
@@ -242,7 +282,7 @@ class Connection:
 
     def _parts(
         self, answer: pb.Answer, tensors: Path | None, failures: list[FedmapError]
-    ) -> Iterator[pb.SubmitAnswerRequest]:
+    ) -> Iterator[pb.SubmitAnswerRequest | bytes]:
         """The messages of an upload. gRPC swallows what its own thread raises here, hence `failures`."""
         yield pb.SubmitAnswerRequest(answer=answer)
         if tensors is None:
@@ -252,7 +292,7 @@ class Connection:
             for chunk in file_chunks(tensors):
                 if sent <= half < sent + len(chunk):
                     reach("agent.half_uploaded")
-                yield pb.SubmitAnswerRequest(chunk=chunk)
+                yield chunk
                 sent += len(chunk)
                 self._sent(len(chunk))
         except FedmapError as error:
@@ -270,8 +310,10 @@ class Connection:
             response_deserializer=read_chunk,
         )
 
-    def _upload(self) -> grpc.StreamUnaryMultiCallable[pb.SubmitAnswerRequest, pb.SubmitAnswerResponse]:
-        """SubmitAnswer as in the stub, but for the faster way to write a chunk."""
+    def _upload(
+        self,
+    ) -> grpc.StreamUnaryMultiCallable[pb.SubmitAnswerRequest | bytes, pb.SubmitAnswerResponse]:
+        """SubmitAnswer as in the stub, but that a chunk is sent as it is."""
         return self._now().stream_unary(
             SUBMIT_ANSWER,
             request_serializer=serialise_upload,

@@ -1,7 +1,8 @@
 """The checks of the exit gate: an answer in, what may leave of it out, with a record of every check.
 
-Steps: (1) floors of rows and events, (2) small cells in losses, scores and thresholds, (3) length and noise
-of parameters, (4) the tensors are exactly those of the task. Only counts of rows are used, never the rows.
+Steps: (1) floors of rows and events, (2) small cells in counts, losses, scores, thresholds and groups, (3)
+length and noise of parameters, (4) the tensors are exactly those of the task. Only counts of rows are used,
+never the rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.answers import score_message
+from common.answers import rule_content_of, score_message
 from common.contract.v1 import federation_pb2 as pb
 from common.disclosure import is_small_cell
 from common.errors import ModelError
@@ -18,7 +19,6 @@ from common.metrics import SkippedMetric
 from common.models import model_of
 from common.parameter_files import (
     PriorFile,
-    decode_baseline,
     decode_parameters,
     decode_statistics,
     decode_theta,
@@ -27,6 +27,7 @@ from common.parameter_files import (
 from common.plan import StudyPlan
 from site_agent.cell_counts import CellCounts
 from site_agent.failures import failure_of
+from site_agent.figure_checks import DEFECT, check_counts, check_evaluation, check_reference_terms
 from site_agent.local_trainer import Content, Work
 from site_agent.manifest import Check
 from site_agent.policy import Floors, SitePolicy
@@ -34,7 +35,6 @@ from site_agent.protection import protect
 
 WITHHELD_NOTE = "withheld: below the site's floor"
 _VAGUE_NOTE = "not measured as defined; the details stay at the site"
-_DEFECT = "Report this as a defect of the agent; nothing was sent."
 _NUMBER = re.compile(r"\d+")
 
 
@@ -70,11 +70,11 @@ class AnswerChecks:
                 tensors = self._protected(tensors, prior)
             case pb.RuleAnswer():
                 content = self._rule(content)
+            case pb.StatisticsAnswer():
+                check_counts(content, self._floors.min_cell)
+                self._note("counts", True, "", f"rounded to multiples of {self._floors.min_cell}")
             case pb.EvaluationAnswer():
-                scores = self._scores(
-                    content.scores, self._cells.test.is_small(self._floors.min_cell), "test"
-                )
-                content = pb.EvaluationAnswer(scores=scores)
+                content = self._evaluation(content)
         self._check_tensors(content, tensors)  # (4)
         return Checked(content, tensors, tuple(self._checks))
 
@@ -120,6 +120,22 @@ class AnswerChecks:
             self._note("threshold", False, f"fewer than {floor} validation rows")
         return kept
 
+    def _evaluation(self, content: pb.EvaluationAnswer) -> pb.EvaluationAnswer:
+        floor = self._floors.min_cell
+        small = self._cells.test.is_small(floor)
+        scores = self._scores(content.scores, small, "test")
+        if small:  # then there is no calibration, and no group, that could leave
+            return pb.EvaluationAnswer(scores=scores)
+        check_evaluation(content, self._plan, self._cells, floor)
+        self._note("calibration and groups", True, "", f"no cell below {floor}")
+        kept = pb.EvaluationAnswer()
+        kept.CopyFrom(content)
+        del kept.scores[:]
+        kept.scores.extend(scores)
+        for group in kept.subgroups:
+            group.score.CopyFrom(_without_small_numbers(group.score, floor))
+        return kept
+
     def _protected(self, tensors: bytes, prior: PriorFile | None) -> bytes:
         if not tensors or prior is None or not self._policy.clip_norm:
             return tensors
@@ -148,24 +164,27 @@ class AnswerChecks:
             case pb.FitAnswer():
                 decode_parameters(self._network, tensors)
             case pb.RuleAnswer():
-                self._check_baseline(content, tensors)
+                self._check_rule(content, tensors)
             case _:
                 raise ModelError(
                     "this kind of answer carries no tensors",
-                    hint=_DEFECT,
+                    hint=DEFECT,
                 )
         self._checks.append(
             Check("tensors", "passed", "exactly the expected names, shapes and types, finite")
         )
 
-    def _check_baseline(self, content: pb.RuleAnswer, tensors: bytes) -> None:
-        terms = decode_baseline(tensors, len(self._plan.task.grid), content.joined_intervals)
-        total, floor = float(terms.events.sum()), self._floors.min_cell
-        if 0 < round(total) < floor:
+    def _check_rule(self, content: pb.RuleAnswer, tensors: bytes) -> None:
+        terms, reference = rule_content_of(self._plan, content, tensors)
+        floor = self._floors.min_cell
+        if terms.baseline is not None and 0 < round(float(terms.baseline.events.sum())) < floor:
             raise ModelError(
                 f"the baseline terms hold fewer than {floor} events in all",
-                hint=_DEFECT,
+                hint=DEFECT,
             )
+        if reference is not None:
+            check_reference_terms(reference, self._cells, floor)
+            self._note("reference", True, "", f"counts and moments of all rows, no cell below {floor}")
 
 
 def _without_small_numbers(score: pb.Score, floor: int) -> pb.Score:

@@ -23,14 +23,16 @@ from common.answers import GLOBAL, PERSONAL, layout_digest, rule_answer, rule_of
 from common.contract.v1 import federation_pb2 as pb
 from common.data.scaling import scale_dataset
 from common.data.site_dataset import SiteDataset
-from common.disclosure import released_statistics
+from common.disclosure import is_small_cell, released_statistics, rounded_count
 from common.errors import FedmapError, IncompatibleError, ModelError, TrainingError
-from common.evaluation import DecisionRule, local_rule, rule_terms, score
-from common.metrics import SkippedMetric, metric_names
+from common.evaluation import local_rule, rule_terms, score
 from common.models import model_of
 from common.parameter_files import PriorFile, encode_parameters, encode_statistics, encode_theta
+from common.shift.terms import reference_terms
 from common.study_terms import StudyTerms
+from site_agent.data_loader import events
 from site_agent.failures import failure_answer
+from site_agent.final_evaluation import FinalEvaluation
 from site_agent.policy import SitePolicy, floors_of
 
 Content = (
@@ -128,9 +130,30 @@ def _statistics(job: _Job) -> Work:
     )
     notes += [f"{released.rare} inputs with a small cell: sent as constant"] * bool(released.rare)
     content = pb.StatisticsAnswer(
-        rows=released.statistics.rows, layout_digest=layout_digest(data.layout.names)
+        rows=released.statistics.rows,
+        layout_digest=layout_digest(data.layout.names),
+        input_names=data.layout.names,
     )
+    notes += _count(content, job, floor)
     return Work(content, encode_statistics(released.statistics), notes=tuple(notes))
+
+
+def _count(content: pb.StatisticsAnswer, job: _Job, floor: int) -> list[str]:
+    """Events and empty cells, rounded: they stand beside other counts of the same rows."""
+    withheld = 0
+    for one in job.dataset.missing:
+        cells, of = rounded_count(one.cells, floor), rounded_count(one.of, floor) or 0
+        content.missing.add(feature=one.feature, cells=cells, of=of)
+        withheld += cells is None
+    notes = [f"{withheld} features with few empty cells: their count not sent"] * bool(withheld)
+    found = events(job.terms.plan, job.dataset.train, job.dataset.validation)
+    if found is None:
+        return notes
+    rounded = rounded_count(found, floor)
+    if rounded is None or is_small_cell(content.rows - found, floor):
+        return [*notes, "few rows with or without an event: their count not sent"]
+    content.events = min(rounded, content.rows - content.rows % floor)
+    return notes
 
 
 def _first_model(job: _Job) -> Work:
@@ -192,30 +215,24 @@ def _rule(job: _Job, file: PriorFile) -> Work:
     plan, data = job.terms.plan, job.scaled(file)
     shared = SiteParameters(file.prior.mu, file.prior.buffers)
     floor = floors_of(plan, job.policy).min_cell
-    content, tensors = rule_answer(rule_terms(plan, job.model, shared, data.train, data.validation, floor))
+    terms = rule_terms(plan, job.model, shared, data.train, data.validation, floor)
+    rows = torch.cat([job.dataset.train.features, job.dataset.validation.features])
+    # In the federation's units also where the plan scales locally: a clinic has no other.
+    reference = reference_terms(file.scaler.apply(rows), data.layout.scaled, floor)
+    content, tensors = rule_answer(terms, reference)
     return Work(content, tensors)
 
 
 def _evaluation(job: _Job, file: PriorFile) -> Work:
-    """Scores of both models on test rows, which nothing has touched before."""
-    plan, data = job.terms.plan, job.scaled(file)
-    scores: list[pb.Score] = []
     job.on_progress("scoring", 0.0)
-    if job.own is None:
-        reason = "no fit of this site succeeded"
-        scores += [score_message(PERSONAL, SkippedMetric(n, reason)) for n in metric_names(plan.task.kind)]
-    else:
-        rule = local_rule(plan, job.model, job.own, data.train, data.validation)
-        scores += _test_scores(job, data, PERSONAL, job.own, rule)
-    job.on_progress("scoring", 0.5)
-    shared = SiteParameters(file.prior.mu, file.prior.buffers)
-    scores += _test_scores(job, data, GLOBAL, shared, rule_of(job.task.rule))
-    return Work(pb.EvaluationAnswer(scores=scores))
-
-
-def _test_scores(
-    job: _Job, data: SiteDataset, name: str, own: SiteParameters, rule: DecisionRule
-) -> list[pb.Score]:
-    follow_up = data.train if len(data.train) else data.test
-    results = score(job.terms.plan, job.model, own, rule, data.test, follow_up)
-    return [score_message(name, result) for result in results]
+    floor = floors_of(job.terms.plan, job.policy).min_cell
+    last = FinalEvaluation(
+        job.terms,
+        job.model,
+        job.scaled(file),
+        file,
+        floor,
+        lambda share: job.on_progress("scoring", share),
+    )
+    found = last.answer(job.own, rule_of(job.task.rule))
+    return Work(found.content, notes=found.notes)

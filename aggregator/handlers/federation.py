@@ -43,6 +43,7 @@ class FederationHandler:
         enrolment: EnrolmentHandler,
         metrics: AggregatorMetrics,
         clock_ms: Callable[[], int],
+        release_key_fingerprint: str,
     ) -> None:
         self._service = service
         self._intake = intake
@@ -51,6 +52,7 @@ class FederationHandler:
         self._enrolment = enrolment
         self._metrics = metrics
         self._clock_ms = clock_ms
+        self._release_key_fingerprint = release_key_fingerprint
 
     def hello(self, caller: Caller, request: pb.HelloRequest) -> pb.HelloResponse:
         if not request.oldest_protocol <= PROTOCOL <= request.newest_protocol:
@@ -66,6 +68,7 @@ class FederationHandler:
             software_version=SOFTWARE,
             time_unix_ms=self._clock_ms(),
             tier=caller.tier,
+            release_key_fingerprint=self._release_key_fingerprint,
         )
 
     def list_studies(self, caller: Caller) -> pb.ListStudiesResponse:

@@ -59,9 +59,9 @@ class BlobStore:
             raise NotFoundError(f"no blob {digest[:12]}… is kept here", hint="Check the digest.")
         return path
 
-    def receive(self) -> DurableWriter:
+    def receive(self, expected: int = 0) -> DurableWriter:
         """For bytes that arrive in pieces: write them, then `keep` or `quarantine` inside its block."""
-        return DurableWriter(self._incoming)
+        return DurableWriter(self._incoming, expected=expected)
 
     def keep(self, writer: DurableWriter, digest: str) -> Path:
         """Makes what was received a blob, if it is what was announced; IntegrityError otherwise."""

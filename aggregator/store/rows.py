@@ -103,6 +103,41 @@ class RefusalRow:
 
 
 @dataclass(frozen=True)
+class BundleRow:
+    """One release: the bundle and its manifest are blobs, on the disk before this row."""
+
+    name: str
+    version: int  # counts per name from 1
+    study: str
+    round: int
+    tier: int  # 2 or 3
+    file_digest: str
+    size: int  # bytes of the file
+    manifest_digest: str
+    key_fingerprint: str  # of the release key that signed it
+    released_at: int
+    expires_at: int
+    withdrawn_at: int | None = None
+    reason: str = ""  # of the withdrawal
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}.fedmap"
+
+
+@dataclass(frozen=True)
+class LinkRow:
+    """A one-time download link, known by the hash of its token only."""
+
+    token_hash: str
+    name: str
+    version: int
+    made_at: int
+    expires_at: int
+    spent_at: int | None = None
+
+
+@dataclass(frozen=True)
 class AuditHead:
     """What a check of the audit log found: write the hash down elsewhere to notice a cut-off log."""
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 
 from .audit_records import AuditRecords
 from .blobs import BlobStore
+from .bundle_records import BundleRecords, LinkRecords
 from .database_errors import busy_error
 from .database_url import read_url
 from .engine import make_engine, make_private_file, reading, writing
@@ -50,6 +51,8 @@ class Transaction:
         self.answers = AnswerRecords(connection, blobs)
         self.results = ResultRecords(connection, blobs)
         self.refusals = RefusalRecords(connection)
+        self.bundles = BundleRecords(connection, blobs)
+        self.links = LinkRecords(connection)
         self.audit = AuditRecords(connection)
 
 

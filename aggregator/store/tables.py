@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -134,6 +135,37 @@ refusals = Table(
     Column("code", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
+)
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("study", Text, ForeignKey("studies.name"), nullable=False, index=True),
+    Column("round", Integer, nullable=False),
+    Column("tier", Integer, nullable=False),
+    Column("file_digest", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("manifest_digest", Text, nullable=False),
+    Column("key_fingerprint", Text, nullable=False),
+    Column("released_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("withdrawn_at", BigInteger),
+    Column("reason", Text, nullable=False),
+    CheckConstraint("tier IN (2, 3)", name="tier"),
+)
+
+download_links = Table(
+    "download_links",
+    metadata,
+    Column("token_hash", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("made_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("spent_at", BigInteger),
+    ForeignKeyConstraint(["name", "version"], ["bundles.name", "bundles.version"]),
 )
 
 audit = Table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import StringConstraints
 
 from common.plan.sections import Section
@@ -29,6 +29,7 @@ BundleName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,99}
 Share = Annotated[float, Ge(0), Le(1)]
 Short = Annotated[str, MaxLen(500)]
 Count = Annotated[int, Ge(0)]
+Moment = Annotated[int, Gt(0), Lt(253_402_300_800_000)]  # milliseconds since 1970, before the year 10000
 
 
 class FileEntry(Section):
@@ -37,6 +38,8 @@ class FileEntry(Section):
     name: Literal["mu.safetensors", "psi.safetensors", "card.md", "calibration.svg"]
     size: Annotated[int, Gt(0)]
     sha256: Digest
+    crc32: Annotated[int, Ge(0), Lt(1 << 32)]
+    """What zip programs want to see; signed, so that nobody has to compute it to know it."""
 
 
 class GateCount(Section):
@@ -140,10 +143,12 @@ class DataSummary(Section):
     largest_site: Count
     regions: tuple[str, ...] = ()
     missing: tuple[MissingShare, ...] = ()
+    note: Short = ""
+    """How the counts were rounded, and which sites did not tell one."""
 
 
-class Manifest(Section):
-    """One release."""
+class Draft(Section):
+    """One release, but for the digests of its files: what the card is written from."""
 
     format: Literal[1] = 1
     name: BundleName
@@ -152,8 +157,8 @@ class Manifest(Section):
     title: str
     intended_use: str
     tier: Literal[2, 3]
-    released_unix_ms: Annotated[int, Gt(0)]
-    expires_unix_ms: Annotated[int, Gt(0)]
+    released_unix_ms: Moment
+    expires_unix_ms: Moment
     software_version: str
     terms_json: str
     """The study's terms, canonical: plan, rounds and seed. The plan is what data are checked against."""
@@ -171,11 +176,21 @@ class Manifest(Section):
     performance: tuple[TierPerformance, ...] = ()
     calibration: tuple[CalibrationBin, ...] = ()
     groups: tuple[GroupEstimate, ...] = ()
-    files: Annotated[tuple[FileEntry, ...], MinLen(1)]
 
     @property
     def file_name(self) -> str:
         return f"{self.name}-{self.version}.fedmap"
+
+
+class Manifest(Draft):
+    """One release, as it is signed."""
+
+    files: Annotated[tuple[FileEntry, ...], MinLen(1)]
+
+    @classmethod
+    def of_draft(cls, draft: Draft, files: tuple[FileEntry, ...]) -> Manifest:
+        """The draft with its files; files that a manifest has already are replaced."""
+        return cls.model_validate({**dict(draft), "files": files})
 
     def to_json(self) -> bytes:
         """Canonical: what is signed."""

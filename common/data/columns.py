@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from common.data.faults import Fault, Mask, column_fault
 from common.plan.values import canonical_text
 
 Column: TypeAlias = "pd.Series[Any]"
-Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 _MISSING_WORDS = ("NA", "N/A", "NaN", "Null", "None", "<NA>", "#N/A")
@@ -94,10 +94,13 @@ def is_missing(column: Column) -> Mask:
 
 def flag_problems(name: str, column: Numbers) -> tuple[str, ...]:
     """Why a column is not all 0 and 1."""
-    rows = len(column.values)
-    wrong = column.not_numbers + int((~np.isin(column.values, (0.0, 1.0)) & ~np.isnan(column.values)).sum())
-    missing = int(column.missing.sum())
+    return tuple(fault.problem(len(column.values)) for fault in flag_faults(name, column))
+
+
+def flag_faults(name: str, column: Numbers) -> tuple[Fault, ...]:
+    """The cells that are neither 0 nor 1."""
+    wrong = ~np.isin(column.values, (0.0, 1.0)) & ~column.missing
     return (
-        *((f"{name}: {wrong} of {rows} values are neither 0 nor 1",) if wrong else ()),
-        *((f"{name}: {missing} of {rows} values are missing",) if missing else ()),
+        *column_fault(name, "neither 0 nor 1", "are neither 0 nor 1", wrong),
+        *column_fault(name, "missing", "are missing", column.missing),
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from common.data.columns import flag_problems, numbers
-from common.data.row_rules import RuledRows, drop_rows
+from common.data.columns import flag_faults, numbers
+from common.data.faults import Fault, Mask
+from common.data.row_rules import RowRules, RuledRows, apply_rules
 from common.plan.contradictions import CPRD_FOLLOW_UP_YEARS
 from common.plan.sections import TaskSection
 
@@ -23,18 +24,25 @@ RULE_COLUMNS = tuple(column for column, _ in EARLIER)
 
 def apply_cprd_rules(frame: pd.DataFrame, task: TaskSection) -> RuledRows:
     """Leaves the rows at risk, with follow-up censored at ten years."""
-    problems: list[str] = []
-    rules = []
+    judged = cprd_rules(frame)
+    if task.time in frame:
+        time = numbers(frame[task.time]).values
+        none = ("no follow-up after the landmark", np.isfinite(time) & (time <= 0))
+        judged = RowRules((*judged.rules, none), judged.faults)
+    ruled = apply_rules(frame, judged)
+    return RuledRows(_censor(ruled.frame, task), ruled.exclusions, ruled.problems)
+
+
+def cprd_rules(frame: pd.DataFrame) -> RowRules:
+    """What is known at the landmark, by the columns that are there."""
+    faults: list[Fault] = []
+    rules: list[tuple[str, Mask]] = []
     for name, reason in EARLIER:
         if name in frame:
             flag = numbers(frame[name])
-            problems += flag_problems(name, flag)
+            faults += flag_faults(name, flag)
             rules.append((reason, flag.values == 1.0))
-    if task.time in frame:
-        time = numbers(frame[task.time]).values
-        rules.append(("no follow-up after the landmark", np.isfinite(time) & (time <= 0)))
-    ruled = drop_rows(frame, tuple(rules))
-    return RuledRows(_censor(ruled.frame, task), ruled.exclusions, tuple(problems))
+    return RowRules(tuple(rules), tuple(faults))
 
 
 def _censor(frame: pd.DataFrame, task: TaskSection) -> pd.DataFrame:

@@ -12,31 +12,34 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from common.data.columns import Column, Floats, Mask, Numbers, codes, is_missing, is_plain_number, numbers
-from common.data.site_dataset import FeatureLayout
+from common.data.columns import Column, Floats, Numbers, codes, is_missing, is_plain_number, numbers
+from common.data.faults import Fault, Mask
+from common.data.site_dataset import FeatureLayout, MissingCount
 from common.plan.features import Feature, FeatureBlock, FeatureColumn
 
-_NAMED_COLUMNS = 3
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncodedFeatures:
     """The matrix, and what is wrong or worth knowing about it."""
 
-    values: NDArray[np.float32]  # (rows, inputs); not to be used where there are problems
+    values: NDArray[np.float32]  # (rows, inputs); not to be used in rows with a fault
     layout: FeatureLayout
-    problems: tuple[str, ...]
+    faults: tuple[Fault, ...]
     notes: tuple[str, ...]
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(fault.problem(len(self.values)) for fault in self.faults)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class _Encoded:
     """The inputs one feature of the plan becomes."""
 
     values: Floats  # (rows, inputs)
     names: tuple[str, ...]
     scaled: bool
-    problems: tuple[str, ...]
+    faults: tuple[Fault, ...]
     filled: int = 0
 
 
@@ -53,6 +56,16 @@ def rows_to_exclude(frame: pd.DataFrame, features: tuple[Feature, ...]) -> tuple
     return tuple(rules)
 
 
+def count_missing(frame: pd.DataFrame, features: tuple[Feature, ...]) -> tuple[MissingCount, ...]:
+    """Empty cells of each feature, whatever the plan makes of them."""
+    counts = []
+    for feature in features:
+        present = _columns_of(frame, feature)
+        cells = sum(int(_missing_cells(frame, feature, name).sum()) for name in present)
+        counts.append(MissingCount(_name(feature), cells, len(frame) * len(present)))
+    return tuple(counts)
+
+
 def encode_features(frame: pd.DataFrame, features: tuple[Feature, ...]) -> EncodedFeatures:
     """Checks and encodes every feature the frame has; absent columns are reported by the file's reader."""
     parts: list[tuple[Feature, _Encoded]] = []
@@ -67,7 +80,7 @@ def encode_features(frame: pd.DataFrame, features: tuple[Feature, ...]) -> Encod
     return EncodedFeatures(
         values=matrix,
         layout=_layout(parts),
-        problems=tuple(problem for _, part in parts for problem in part.problems),
+        faults=tuple(fault for _, part in parts for fault in part.faults),
         notes=tuple(
             f"{_name(feature)}: {part.filled} missing values filled with the plan's value"
             for feature, part in parts
@@ -100,25 +113,22 @@ def _encode(frame: pd.DataFrame, feature: Feature, present: list[str]) -> _Encod
 
 def _encode_category(column: Column, feature: FeatureColumn) -> _Encoded:
     found = codes(column, feature.categories)
-    values, problems, filled = found.values, [], 0
-    missing = int(found.missing.sum())
-    if found.unknown:
-        problems.append(
-            f"{feature.name}: {found.unknown} of {len(column)} values are not among the categories "
-            f"{', '.join(feature.categories)}"
-        )
-    if missing and feature.missing.action == "fill":
-        filled = missing
+    values, filled = found.values, 0
+    unknown = (values < 0) & ~found.missing
+    categories = ", ".join(feature.categories)
+    checks = [(unknown, "no category of the plan", f"are not among the categories {categories}")]
+    if feature.missing.action == "fill":
+        filled = int(found.missing.sum())
         fill = codes(pd.Series([feature.missing.fill], dtype=object), feature.categories).values[0]
         values = np.where(found.missing, fill, values)
-    elif missing:
-        problems.append(f"{feature.name}: {missing} of {len(column)} values are missing")
+    else:
+        checks.append((found.missing, "missing", "are missing"))
     indicated = np.arange(1, len(feature.categories))  # the first category is the reference
     return _Encoded(
         values=(values[:, None] == indicated[None, :]).astype(np.float64),
         names=tuple(f"{feature.name}={category}" for category in feature.categories[1:]),
         scaled=False,
-        problems=tuple(problems),
+        faults=tuple(_fault(feature, [], w[:, None], short, words) for w, short, words in checks if w.any()),
         filled=filled,
     )
 
@@ -131,15 +141,16 @@ def _encode_numbers(frame: pd.DataFrame, feature: Feature, present: list[str]) -
     outside = ~infinite & ((matrix < low) | (matrix > high))
     unit = f" {feature.unit}" if feature.unit else ""
     checks = [
-        (not_numbers, "are not numbers"),
-        (infinite, "are infinite or too large"),
-        (outside, f"lie outside {low:g} to {high:g}{unit}: check the unit"),
+        (not_numbers, "not a number", "are not numbers"),
+        (infinite, "infinite or too large", "are infinite or too large"),
+        (outside, "outside the range", f"lie outside {low:g} to {high:g}{unit}: check the unit"),
     ]
     if feature.missing.action != "fill":
-        checks.append((missing, "are missing"))
+        checks.append((missing, "missing", "are missing"))
     if feature.transform == "log1p":
         if feature.range is None:
-            checks.append((~infinite & (matrix <= -1), "are at or below -1, where log1p is not defined"))
+            undefined = "are at or below -1, where log1p is not defined"
+            checks.append((~infinite & (matrix <= -1), "at or below -1", undefined))
         with np.errstate(invalid="ignore", divide="ignore"):  # what is not defined is among the problems
             matrix = np.log1p(matrix)
     filled = 0
@@ -147,8 +158,8 @@ def _encode_numbers(frame: pd.DataFrame, feature: Feature, present: list[str]) -
         filled = int(missing.sum())
         fill = np.log1p(feature.missing.fill) if feature.transform == "log1p" else feature.missing.fill
         matrix = np.where(missing, fill, matrix)
-    problems = [_problem(feature, present, wrong, words) for wrong, words in checks if wrong.any()]
-    return _Encoded(matrix, tuple(present), feature.scale, tuple(problems), filled)
+    faults = tuple(_fault(feature, present, w, short, words) for w, short, words in checks if w.any())
+    return _Encoded(matrix, tuple(present), feature.scale, faults, filled)
 
 
 def _as_matrix(frame: pd.DataFrame, present: list[str]) -> tuple[Floats, Mask, Mask]:
@@ -162,13 +173,20 @@ def _as_matrix(frame: pd.DataFrame, present: list[str]) -> tuple[Floats, Mask, M
     return matrix, missing, np.isnan(matrix) & ~missing
 
 
-def _problem(feature: Feature, present: list[str], wrong: Mask, words: str) -> str:
-    text = f"{_name(feature)}: {int(wrong.sum())} of {wrong.size} values {words}"
-    if isinstance(feature, FeatureColumn):
-        return text
-    affected = [present[column] for column in np.unique(np.nonzero(wrong)[1])]
-    more = f" and {len(affected) - _NAMED_COLUMNS} more" if len(affected) > _NAMED_COLUMNS else ""
-    return f"{text} (columns {', '.join(affected[:_NAMED_COLUMNS])}{more})"
+def _fault(feature: Feature, present: list[str], wrong: Mask, short: str, words: str) -> Fault:
+    """`wrong` is (rows, columns)."""
+    affected: tuple[str, ...] = ()
+    if isinstance(feature, FeatureBlock):
+        affected = tuple(present[column] for column in np.flatnonzero(wrong.any(axis=0)))
+    return Fault(
+        feature=_name(feature),
+        short=short,
+        words=words,
+        cells=int(wrong.sum()),
+        width=wrong.shape[1],
+        rows=np.asarray(wrong.any(axis=1), dtype=np.bool_),
+        columns=affected,
+    )
 
 
 def _layout(parts: list[tuple[Feature, _Encoded]]) -> FeatureLayout:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from common.data.columns import Mask, numbers
-from common.data.row_rules import RuledRows, drop_rows
+from common.data.columns import numbers
+from common.data.faults import Fault, Mask, column_fault
+from common.data.row_rules import RowRules, RuledRows, apply_rules
 
 MAX_DELAY_HOURS = 36.0
 LIMITS = (
@@ -23,17 +24,21 @@ RULE_COLUMNS = tuple(column for column, *_ in LIMITS)
 
 def apply_interval_rules(frame: pd.DataFrame) -> RuledRows:
     """Leaves the donors whose sample was fresh and whose measures are plausible."""
-    problems: list[str] = []
+    return apply_rules(frame, interval_rules(frame))
+
+
+def interval_rules(frame: pd.DataFrame) -> RowRules:
+    """By the columns that are there."""
+    faults: list[Fault] = []
     rules: list[tuple[str, Mask]] = []
     for name, low, high, unit in LIMITS:
         if name not in frame:
             continue
         column = numbers(frame[name])
-        if column.not_numbers:
-            problems.append(f"{name}: {column.not_numbers} of {len(frame)} values are not numbers")
+        text = np.isnan(column.values) & ~column.missing
+        faults += column_fault(name, "not a number", "are not numbers", text)
         with np.errstate(invalid="ignore"):
             outside = (column.values < low) | (column.values > high)
         rules.append((f"{name} missing", column.missing))
         rules.append((f"{name} outside {low:g} to {high:g} {unit}", outside))
-    ruled = drop_rows(frame, tuple(rules))
-    return RuledRows(ruled.frame, ruled.exclusions, tuple(problems))
+    return RowRules(tuple(rules), tuple(faults))

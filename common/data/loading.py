@@ -15,7 +15,7 @@ import torch
 
 from common.algorithm.examples import Examples
 from common.data import cprd, interval
-from common.data.features import encode_features, rows_to_exclude
+from common.data.features import count_missing, encode_features, rows_to_exclude
 from common.data.outcome import Outcome, nonpositive_times, outcome_notes, read_outcome
 from common.data.row_rules import RuledRows, drop_rows
 from common.data.site_dataset import SiteDataset
@@ -70,7 +70,9 @@ def wanted_columns(plan: StudyPlan, tier: int) -> WantedColumns:
 
 
 def _load(plan: StudyPlan, site: str, table: Table, tier: int) -> SiteDataset:
-    ruled = _apply_rules(plan, table.frame)
+    by_shape = _apply_shape(plan, table.frame)
+    missing = count_missing(by_shape.frame, plan.features)
+    ruled = _apply_plan(plan, by_shape)
     frame = ruled.frame
     features = encode_features(frame, plan.features)
     outcome = read_outcome(frame, plan.task)
@@ -98,17 +100,21 @@ def _load(plan: StudyPlan, site: str, table: Table, tier: int) -> SiteDataset:
         test=_examples(values, outcome, parts.test),
         exclusions=ruled.exclusions,
         notes=(*features.notes, *thin, *_part_notes(plan, outcome, parts, tier)),
+        missing=missing,
     )
 
 
-def _apply_rules(plan: StudyPlan, frame: pd.DataFrame) -> RuledRows:
-    """The rules of the file's shape first, then those the plan itself states."""
+def _apply_shape(plan: StudyPlan, frame: pd.DataFrame) -> RuledRows:
+    """The rules of the file's shape come first."""
     if plan.data.format == "cprd":
-        by_shape = cprd.apply_cprd_rules(frame, plan.task)
-    elif plan.data.format == "interval":
-        by_shape = interval.apply_interval_rules(frame)
-    else:
-        by_shape = RuledRows(frame)
+        return cprd.apply_cprd_rules(frame, plan.task)
+    if plan.data.format == "interval":
+        return interval.apply_interval_rules(frame)
+    return RuledRows(frame)
+
+
+def _apply_plan(plan: StudyPlan, by_shape: RuledRows) -> RuledRows:
+    """Then those that the plan itself states."""
     rules = rows_to_exclude(by_shape.frame, plan.features)
     if plan.data.exclude_nonpositive_time:
         rules = (*nonpositive_times(by_shape.frame, plan.task), *rules)

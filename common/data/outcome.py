@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from common.data.columns import Column, Floats, Mask, codes, flag_problems, numbers
+from common.data.columns import Column, Floats, codes, flag_problems, numbers
+from common.data.faults import Mask
 from common.plan.sections import LimitsSection, PositiveRule, TaskSection
 
 _Indices = NDArray[np.int64]

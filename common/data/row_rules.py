@@ -7,8 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from common.data.columns import Mask
+from common.data.faults import Fault, Mask
 from common.data.site_dataset import Exclusion
+
+
+@dataclass(frozen=True, eq=False)
+class RowRules:
+    """Which rows a rule set would drop, and why it could not judge."""
+
+    rules: tuple[tuple[str, Mask], ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,12 @@ class RuledRows:
     frame: pd.DataFrame
     exclusions: tuple[Exclusion, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+def apply_rules(frame: pd.DataFrame, judged: RowRules) -> RuledRows:
+    """Drops what the rules mark, and says what they could not judge."""
+    ruled = drop_rows(frame, judged.rules)
+    return RuledRows(ruled.frame, ruled.exclusions, tuple(f.problem(len(frame)) for f in judged.faults))
 
 
 def drop_rows(frame: pd.DataFrame, rules: tuple[tuple[str, Mask], ...]) -> RuledRows:

@@ -17,13 +17,18 @@ from common.plan import StudyPlan
 
 def scale_dataset(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> SiteDataset:
     """All parts scaled as the plan says; `TrainingError` where a site has too few rows of its own for it."""
-    scaler = pooled
-    if plan.scaling.mode == "local":
-        parts = [data.train.features, data.validation.features]
-        own = torch.cat(parts) if len(data.train) else data.test.features
-        scaler = make_scaler(feature_statistics(own), data.layout.scaled)
+    scaler = site_scaler(plan, data, pooled)
 
     def scale(part: Examples) -> Examples:
         return replace(part, features=scaler.apply(part.features))
 
     return replace(data, train=scale(data.train), validation=scale(data.validation), test=scale(data.test))
+
+
+def site_scaler(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> Scaler:
+    """What the plan scales a site's rows by."""
+    if plan.scaling.mode == "pooled":
+        return pooled
+    parts = [data.train.features, data.validation.features]
+    own = torch.cat(parts) if len(data.train) else data.test.features
+    return make_scaler(feature_statistics(own), data.layout.scaled)

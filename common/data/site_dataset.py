@@ -31,6 +31,15 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
+class MissingCount:
+    """Empty cells of one feature of the plan, before rows were left out for them."""
+
+    feature: str  # name or prefix
+    cells: int
+    of: int  # cells that were looked at
+
+
+@dataclass(frozen=True)
 class SiteDataset:
     """One site's data, checked against the plan."""
 
@@ -42,3 +51,5 @@ class SiteDataset:
     exclusions: tuple[Exclusion, ...]
     notes: tuple[str, ...]
     """What a reader of the results should know, such as a training part with one class only."""
+    missing: tuple[MissingCount, ...] = ()
+    """One for each feature of the plan, over all parts together."""

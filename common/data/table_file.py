@@ -11,7 +11,8 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,24 +49,46 @@ class Table:
 
 def read_table(site: str, path: Path, wanted: WantedColumns) -> Table:
     """Reads `<site>.csv` or `<site>.parquet`."""
+    header = read_header(site, path)
+    present, problems = match_columns(header, wanted)
+    if not present:
+        raise no_columns(site, path)
+    with reading(site, path):
+        frame, nested = _read_columns(path, present, wanted.text)
+    return Table(frame, (*problems, *(nested_problem(name) for name in nested)))
+
+
+def read_header(site: str, path: Path) -> list[str]:
+    """The names of the file's columns; an empty file is a `DataError`."""
     if path.suffix not in (".csv", ".parquet"):
         raise _unreadable(site, path, "is neither .csv nor .parquet")
-    try:
+    with reading(site, path):
         header = _csv_header(path) if path.suffix == ".csv" else list(pa_parquet.read_schema(path).names)
-        present, problems = match_columns(header, wanted)
-        frame, nested = _read_columns(path, present, wanted.text)
+    if not header:
+        raise _unreadable(site, path, "is empty")
+    return header
+
+
+@contextmanager
+def reading(site: str, path: Path) -> Iterator[None]:
+    """What goes wrong while the file is read becomes a `DataError` that quotes nothing of it."""
+    try:
+        yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else "input error"
         raise _unreadable(site, path, f"cannot be read ({reason})") from None
     except (UnicodeDecodeError, csv.Error, pa.ArrowException):
         raise _unreadable(site, path, f"is no sound {path.suffix} file: {_UNSOUND}") from None
-    if not header:
-        raise _unreadable(site, path, "is empty")
-    if not present:
-        raise _unreadable(
-            site, path, "has none of the plan's columns; its first line must name them, with commas"
-        )
-    return Table(frame, (*problems, *(f"{name}: the column holds lists or records" for name in nested)))
+
+
+def no_columns(site: str, path: Path) -> DataError:
+    return _unreadable(
+        site, path, "has none of the plan's columns; its first line must name them, with commas"
+    )
+
+
+def nested_problem(name: str) -> str:
+    return f"{name}: the column holds lists or records"
 
 
 def match_columns(header: Iterable[str], wanted: WantedColumns) -> tuple[list[str], tuple[str, ...]]:
@@ -108,7 +131,7 @@ def _read_columns(path: Path, columns: list[str], text: frozenset[str]) -> tuple
     if not columns:
         return pd.DataFrame(), []
     if path.suffix == ".csv":
-        _refuse_open_quotes(path)
+        refuse_open_quotes(path)
         table = _read_csv(path, columns, text)
     else:
         table = pa_parquet.read_table(path, columns=columns)
@@ -118,7 +141,7 @@ def _read_columns(path: Path, columns: list[str], text: frozenset[str]) -> tuple
     return frame, nested
 
 
-def _refuse_open_quotes(path: Path) -> None:
+def refuse_open_quotes(path: Path) -> None:
     """Raises csv.Error where a quotation mark is not closed: the fast reader would swallow rows."""
     with path.open("rb") as file:
         quoted = any(b'"' in chunk for chunk in iter(lambda: file.read(1 << 20), b""))

@@ -37,6 +37,16 @@ def planned_inputs(plan: StudyPlan) -> PlannedInputs:
     )
 
 
+def subgroups_of(plan: StudyPlan) -> tuple[tuple[str, str], ...]:
+    """(column, category) of every category column: the groups that a model is scored in by itself."""
+    return tuple(
+        (feature.name, category)
+        for feature in plan.features
+        if not isinstance(feature, FeatureBlock) and feature.kind == "category"
+        for category in feature.categories
+    )
+
+
 def _scaled(feature: Feature) -> list[bool]:
     """One entry per input: a category has one for each value but its first, and they are never scaled."""
     if isinstance(feature, FeatureBlock):

@@ -14,15 +14,15 @@ LENGTH_DELIMITED = 2  # wire type of bytes
 
 
 def serialise_chunk(chunk: bytes) -> bytes:
-    """A FetchPriorResponse or an ExportDropResponse: field 1, `chunk`."""
+    """Any answer of a download (FetchPrior, FetchBundle, …): field 1, `chunk`."""
     return _field(1, chunk)
 
 
-def serialise_upload(message: pb.SubmitAnswerRequest) -> bytes:
-    """A part of an upload: the answer by protobuf, a chunk of tensors directly."""
-    if message.WhichOneof("part") == "chunk":
-        return _field(2, message.chunk, present=True)
-    return message.SerializeToString()
+def serialise_upload(part: pb.SubmitAnswerRequest | bytes) -> bytes:
+    """A SubmitAnswerRequest: bytes are its chunk of tensors, and never become a message of protobuf."""
+    if isinstance(part, bytes):
+        return _field(2, part, present=True)
+    return part.SerializeToString()
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.answer_intake import AnswerIntake
+from aggregator.bundle_catalogue import BundleCatalogue
+from aggregator.bundle_release import BundleRelease
 from aggregator.coordinator_state import OpenTask
+from aggregator.download_links import DownloadLinks
+from aggregator.downloads import DownloadCatalogue
 from aggregator.estimation_desk import EstimationDesk
 from aggregator.estimation_messages import Request, Result
 from aggregator.estimation_worker import estimate
 from aggregator.file_sites import FileSites
+from aggregator.handlers.bundles import BundleHandler, ReleaseHandler
 from aggregator.handlers.drop import DropHandler, Signing
 from aggregator.handlers.enrolment import EnrolmentHandler
 from aggregator.handlers.federation import FederationHandler
@@ -27,6 +32,7 @@ from aggregator.identity import Caller, IdentityResolver
 from aggregator.liveness import Liveness
 from aggregator.metrics import AggregatorMetrics
 from aggregator.polls import Poll
+from aggregator.release_key import make_release_key, read_release_key
 from aggregator.service import StudyService
 from aggregator.store import BlobStore, Store
 from aggregator.update_checks import GateLimits
@@ -91,6 +97,7 @@ class Centre:
     folder: Path
     clock: Clock = field(default_factory=Clock)
     issues_certificates: bool = True
+    link_base: str = "https://localhost:8444"
 
     def __post_init__(self) -> None:
         self.authority, _ = CertificateAuthority.create("test", 3650, self.clock.moment)
@@ -109,6 +116,8 @@ class Centre:
         self.estimator = Estimator(self.store.blobs)
         self.liveness = Liveness(SILENT_AFTER, self.clock())
         self.resolver = IdentityResolver(StoreRegister(self.store))
+        key = self.folder / "release" / "key.pem"
+        self.release_key = read_release_key(key) if key.exists() else make_release_key(key)
         self.file_sites = FileSites(self.folder / "file_sites.json")
         desk = EstimationDesk(self.store, self.estimator, self.metrics, self.clock)
         self.service = StudyService(
@@ -128,6 +137,7 @@ class Centre:
             self.enrolment,
             self.metrics,
             self.clock,
+            self.release_key.fingerprint,
         )
         invitations = Invitations(self.authority.fingerprint, self.issues_certificates, 72)
         self.operator = OperatorHandler(
@@ -155,7 +165,20 @@ class Centre:
             self.metrics,
             self.clock,
         )
+        self.open_bundles()
         self.service.load()
+
+    def open_bundles(self) -> None:
+        self.catalogue = BundleCatalogue(self.store, self.release_key, self.clock)
+        self.links = DownloadLinks(self.store, 72, self.clock)
+        release = BundleRelease(self.service, self.store, self.release_key, 365, self.clock)
+        self.bundles = BundleHandler(self.catalogue, self.store, self.metrics, self.clock)
+        self.releases = ReleaseHandler(
+            release, self.catalogue, self.links, lambda: self.link_base, self.metrics
+        )
+        self.downloads = DownloadCatalogue(
+            self.catalogue, self.links, self.resolver, self.store, self.metrics, self.clock
+        )
 
     def restart(self) -> None:
         self.store.close()

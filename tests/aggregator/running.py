@@ -16,6 +16,7 @@ from aggregator.initialise import initialise, load_authority, pki_paths
 from aggregator.operator_profile import read_profile
 from aggregator.wiring import Aggregator, clock_ms
 from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from common.contract.v1.bundles_pb2_grpc import BundleServiceStub
 from common.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
 from common.contract.v1.federation_pb2_grpc import FederationServiceStub
 from common.contract.v1.operator_pb2_grpc import OperatorServiceStub
@@ -66,7 +67,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Client:
-    """One caller's channel with the three services."""
+    """One caller's channel with the four services."""
 
     channel: grpc.Channel
     name: str
@@ -83,6 +84,10 @@ class Client:
     @property
     def operator(self) -> OperatorServiceStub:
         return OperatorServiceStub(self.channel)
+
+    @property
+    def bundles(self) -> BundleServiceStub:
+        return BundleServiceStub(self.channel)
 
     def hello(self) -> federation_pb2.HelloResponse:
         request = federation_pb2.HelloRequest(oldest_protocol=1, newest_protocol=1, software_version="1")

@@ -69,6 +69,13 @@ def test_the_first_configuration_is_checked_before_it_is_written(tmp_path: Path)
     assert (read.server.address, read.server.state) == ("fedmap.example.org:8443", tmp_path / "state")
 
 
+def test_an_address_of_downloads_that_are_off_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "aggregator.toml"
+    path.write_text(SHORT.read_text() + '\n[downloads]\naddress = "models.example.org:443"\n')
+    with pytest.raises(ConfigError, match="listen is not given"):
+        read_config(path, AggregatorConfig)
+
+
 def test_without_an_address_the_first_configuration_asks_for_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         write_first_config(tmp_path / "aggregator.toml", "", Path("state"))

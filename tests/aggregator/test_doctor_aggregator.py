@@ -88,7 +88,27 @@ def test_a_fresh_aggregator_passes_every_check(config_path: Path) -> None:
     assert {check.status for check in checks} == {"ok"}, checks
     names = {check.name for check in checks}
     assert {"config", "state folder", "disk space", "clock", "certificate authority"} <= names
-    assert {"server certificate", "database", "profile", "port"} <= names
+    assert {"server certificate", "release key", "database", "profile", "port"} <= names
+
+
+def test_a_release_key_that_others_can_read_is_named(config_path: Path, pki: PkiPaths) -> None:
+    key = pki.folder.parent / "release" / "key.pem"
+    key.chmod(0o644)
+    check = only_failure(config_path)
+    assert (check.name, str(key) in check.finding) == ("release key", True)
+    assert "chmod 600" in check.next_step
+
+
+def test_a_port_of_the_downloads_that_is_taken_is_named(config_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # taken, and not answering
+        listen = f"127.0.0.1:{held.getsockname()[1]}"
+        config_path.write_text(config_path.read_text() + f'[downloads]\nlisten = "{listen}"\n')
+        check = only_failure(config_path)
+    assert check.name == "downloads"
+    assert "cannot be bound" in check.finding
+    (check,) = found(config_path, "downloads")
+    assert check.status == "ok"
 
 
 def test_a_faulty_configuration_is_named_with_all_its_problems(config_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_failure_passes_as_failed() -> None:
     [
         (score(metric="c_index"), "no metric of a binary task"),
         (score(metric="<script>"), "no metric"),
-        (score(model="theirs"), "neither the personal nor the global"),
+        (score(model="theirs"), "none of the models"),
         (score(value=math.nan), "not a finite number"),
         (score(value=math.inf), "not a finite number"),
         (score(note="x" * 501), "too long"),

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.call_guard import CallGuard, CallLimiter
 from aggregator.identity import AUTHORISATION, Caller, IdentityResolver, SiteStanding, authorise
-from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from common.contract.v1 import bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2
 from common.errors import LimitError, NotAllowedError
 from common.pki import CertificateAuthority, Identity, Role, certificate_facts, new_key
 
@@ -44,7 +44,7 @@ def _pem(authority: CertificateAuthority, role: Role, name: str = "") -> bytes:
 
 
 def _every_rpc() -> set[str]:
-    files = (enrolment_pb2, federation_pb2, operator_pb2)
+    files = (bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2)
     services = [service for file in files for service in file.DESCRIPTOR.services_by_name.values()]
     return {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
 
@@ -77,7 +77,7 @@ def test_the_aggregators_own_certificate_opens_nothing_but_health() -> None:
 
 
 @pytest.mark.parametrize("tier", [2, 3])
-def test_t2_and_t3_sites_call_hello_and_renew_only(tier: int) -> None:
+def test_t2_and_t3_sites_fetch_bundles_and_take_no_part_in_training(tier: int) -> None:
     caller = Caller("site", "clinic", tier, "1")
     allowed = set()
     for rpc in _every_rpc():
@@ -86,7 +86,7 @@ def test_t2_and_t3_sites_call_hello_and_renew_only(tier: int) -> None:
         except NotAllowedError:
             continue
         allowed.add(rpc.rpartition("/")[2])
-    assert allowed == {"Hello", "Renew"}
+    assert allowed == {"Hello", "Renew", "ListBundles", "FetchBundle", "GetWithdrawals"}
 
 
 def test_a_site_is_known_by_its_certificate_and_its_tier_by_the_register(

@@ -43,6 +43,9 @@ from common.digests import sha256_hex
 from common.errors import ModelError, NotFoundError, TrainingError
 from common.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
 from common.plan.inputs import planned_inputs
+from common.rule_files import RuleTensors, encode_rule
+from common.shift.reference import Reference
+from common.shift.terms import reference_terms
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small
 
@@ -170,6 +173,53 @@ def test_the_baseline_is_pooled_on_the_plans_grid(blobs: BlobStore) -> None:
     assert hazard is not None
     assert result.rule == GlobalRule(None, "", hazard.grid, tuple(hazard.cumulative.tolist()))
     assert reply_of(to_line(result)) == result
+
+
+def _reference_rule(blobs: BlobStore, sites: str, rows: int = 60, scale: float = 1.0) -> PoolRule:
+    inputs = planned_inputs(BINARY.terms.plan)
+    asked = []
+    for place, site in enumerate(sites):
+        values = scale * torch.randn(rows, inputs.count, generator=torch.Generator().manual_seed(place))
+        terms = reference_terms(values, inputs.scaled, 10)
+        digest = blobs.put(encode_rule(RuleTensors(None, terms)))
+        asked.append(SiteRule(site, 0.4, 20, 0, digest, reference=True))
+    names = tuple(f"input {place}" for place in range(inputs.count))
+    return PoolRule(BINARY.terms.to_json(), tuple(asked), names)
+
+
+def test_the_reference_is_pooled_with_the_rule_and_kept_as_a_blob(blobs: BlobStore) -> None:
+    request = _reference_rule(blobs, "abc")
+    assert request_of(to_line(request)) == request
+    result = estimate(request, blobs)
+    assert result.kind == "rule"
+    assert result.rule.threshold == pytest.approx(0.4)
+    reference = Reference.model_validate_json(blobs.existing(result.reference_digest).read_bytes())
+    assert (reference.sites, reference.rows) == (3, 180)
+    assert tuple(one.name for one in reference.inputs) == request.input_names
+    again = estimate(replace(request, sites=request.sites[::-1]), blobs)
+    assert again == result
+    assert reply_of(to_line(result)) == result
+
+
+def test_one_site_or_nameless_inputs_give_a_rule_without_a_reference(blobs: BlobStore) -> None:
+    for request in (
+        _reference_rule(blobs, "a"),
+        _reference_rule(blobs, "ab", rows=4),  # below the floor: nothing is told
+        replace(_reference_rule(blobs, "ab"), input_names=()),
+    ):
+        result = estimate(request, blobs)
+        assert result.kind == "rule"
+        assert result.rule.threshold == pytest.approx(0.4)
+        assert result.reference_digest == ""
+
+
+def test_reference_terms_that_cannot_be_pooled_do_not_stop_the_study(blobs: BlobStore) -> None:
+    request = _reference_rule(blobs, "abc")
+    wrong = replace(request, input_names=request.input_names[:-1])
+    result = estimate(wrong, blobs)
+    assert result.kind == "rule"
+    assert result.rule.threshold == pytest.approx(0.4)
+    assert result.reference_digest == ""
 
 
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)))

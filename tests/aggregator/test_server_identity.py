@@ -12,8 +12,8 @@ from common.pki import certificate_facts, fits, key_pem, new_key, verify_chain
 from common.service_config import parse_config
 
 
-def config(folder: Path, host: str = "localhost") -> AggregatorConfig:
-    text = f'[server]\naddress = "{host}:8443"\nstate = "state"\n'
+def config(folder: Path, host: str = "localhost", extra: str = "") -> AggregatorConfig:
+    text = f'[server]\naddress = "{host}:8443"\nstate = "state"\n{extra}'
     return parse_config(text, "test", folder, AggregatorConfig)
 
 
@@ -47,6 +47,14 @@ def test_a_certificate_that_ends_soon_is_replaced(tmp_path: Path, pki: PkiPaths)
     after = shown(config(tmp_path), later)
     assert after != before
     assert certificate_facts(after).not_after > later + datetime.timedelta(days=300)
+
+
+def test_a_new_name_for_the_downloads_gets_into_the_certificate(tmp_path: Path, pki: PkiPaths) -> None:
+    before = pki.server_certificate.read_bytes()
+    extra = '[downloads]\nlisten = "0.0.0.0:8444"\naddress = "models.example.org:443"\n'
+    after = shown(config(tmp_path, extra=extra), the_time())
+    assert after != before
+    assert {"localhost", "models.example.org"} <= set(certificate_facts(after).dns_names)
 
 
 def test_a_deleted_certificate_is_made_anew(tmp_path: Path, pki: PkiPaths) -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.bench [NAME …]`: the services' ratios of docs/benchmarks.md, measured on this machine now.
 
-Names: aggregation, transfer, exchange, answering, idle; all of them without a name. Ends with code 1 where
-a target was missed.
+Names: aggregation, transfer, exchange, answering, idle, verify, prediction; all of them without a name. Ends
+with code 1 where a target was missed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import aggregation, exchange, idle, transfer
+from tests.bench import aggregation, bundles, exchange, idle, prediction, transfer
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,25 @@ def idle_rows() -> Iterator[Row]:
     yield Row("a new task at the last of 200 agents", seen.last_task_seconds, 2, unit="s")
 
 
+def verify_rows() -> Iterator[Row]:
+    yield Row("verifying a bundle of 200 MB against hashing it", bundles.measure().ratio, 2)
+
+
+def prediction_rows() -> Iterator[Row]:
+    seen = prediction.measure()
+    yield Row("rows predicted against the bare forward pass", seen.ratio, 0.8, True)
+    yield Row("the same with the rows read from CSV and checked", seen.bare / (seen.csv + seen.core))
+    yield Row("the same with the rows read from Parquet and checked", seen.bare / (seen.parquet + seen.core))
+
+
 MEASUREMENTS: dict[str, Callable[[], Iterator[Row]]] = {
     "aggregation": aggregation_rows,
     "transfer": transfer_rows,
     "exchange": exchange_rows,
     "answering": answering_rows,
     "idle": idle_rows,
+    "verify": verify_rows,
+    "prediction": prediction_rows,
 }
 
 

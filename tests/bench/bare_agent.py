@@ -6,6 +6,8 @@ Statistics, parameters and weights are made up, so that what is measured is the 
 from __future__ import annotations
 
 import math
+import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from common.algorithm.aggregation import SiteParameters
 from common.algorithm.statistics import FeatureStatistics
 from common.answers import answer_digest
 from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
+from common.digests import file_sha256, sha256_hex
 from common.models import model_of
 from common.parameter_files import encode_parameters, encode_statistics, encode_theta
 from common.pki import Identity
@@ -76,6 +78,14 @@ class BareAgent:
             path.with_suffix(".sha256").write_text(sha256_hex(data))
             self._prepared[kind] = path
         return self._prepared[kind]
+
+    def change(self, kind: str, value: float) -> None:
+        """Another last number: after training, the content is one that the aggregator does not have yet."""
+        path = self.prepare(kind)
+        with path.open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(struct.pack("<f", value))
+        path.with_suffix(".sha256").write_text(file_sha256(path))
 
     def _content(self, task: pb.Task, answer: pb.Answer) -> Path | None:
         match task.kind:

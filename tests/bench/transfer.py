@@ -73,6 +73,7 @@ def measure() -> Transfer:
         ):
             for turn in range(TURNS + 1):
                 task = agent.next_task()
+                agent.change("parameters", 0.001 * turn)
                 if turn == 1:
                     best.clear()  # the first turn warms up
                 folder = Path(scratch) / str(turn)

@@ -14,6 +14,7 @@ from common.answers import (
     layout_digest,
     result_of,
     rule_answer,
+    rule_content_of,
     rule_message,
     rule_of,
     rule_terms_of,
@@ -24,6 +25,8 @@ from common.decision_rules import DecisionRule, RuleTerms, pool_rule
 from common.errors import ModelError, RejectedError
 from common.metrics import Metric, MetricResult, SkippedMetric, Threshold
 from common.plan import StudyPlan, load_plan
+from common.plan.inputs import planned_inputs
+from common.shift.terms import reference_terms
 
 PLANS = Path(__file__).parents[2] / "lab" / "plans"
 
@@ -94,6 +97,9 @@ def test_a_score_comes_back_as_it_was(result: MetricResult) -> None:
         pb.Score(model="global", metric="no-metric", value=0.5),
         pb.Score(model="global", metric="auroc", value=math.nan),
         pb.Score(model="global", metric="auroc", note="x" * 501),
+        pb.Score(model="global", metric="auroc", standard_error=0.1),
+        pb.Score(model="global", metric="auroc", value=0.5, standard_error=-0.1),
+        pb.Score(model="global", metric="auroc", value=0.5, standard_error=math.inf),
     ],
 )
 def test_an_impossible_score_is_refused(score: pb.Score) -> None:
@@ -111,6 +117,27 @@ def test_rule_terms_come_back_bit_for_bit(binary: StudyPlan, cox: StudyPlan) -> 
     assert read is not None
     assert read.joined == 3
     assert torch.equal(read.events, sums)
+
+
+def test_reference_terms_come_back_bit_for_bit_beside_those_of_the_rule(
+    binary: StudyPlan, cox: StudyPlan
+) -> None:
+    for plan in (binary, cox):
+        inputs = planned_inputs(plan)
+        reference = reference_terms(torch.randn(40, inputs.count), inputs.scaled, 5)
+        sums = torch.rand(len(plan.task.grid), dtype=torch.float64)
+        baseline = BaselineTerms(sums, sums, sums, sums, 0) if plan.task.kind == "cox" else None
+        message, tensors = rule_answer(RuleTerms(baseline=baseline), reference)
+        terms, read = rule_content_of(plan, message, tensors)
+        assert read is not None
+        assert all(torch.equal(getattr(read, name), value) for name, value in vars(reference).items())
+        assert (terms.baseline is None) == (baseline is None)
+        message.reference = False
+        with pytest.raises((RejectedError, ModelError)):
+            rule_content_of(plan, message, tensors)
+        message.reference = True
+        with pytest.raises(RejectedError, match="missing"):
+            rule_content_of(plan, message, None)
 
 
 def test_rule_terms_of_the_wrong_task_or_grid_are_refused(binary: StudyPlan, cox: StudyPlan) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import grpc
 
 from common.answers import answer_digest
-from common.contract.v1 import enrolment_pb2, enrolment_pb2_grpc
+from common.contract.v1 import bundles_pb2, bundles_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
 from common.contract.v1 import federation_pb2 as pb
 from common.contract.v1.federation_pb2_grpc import (
     FederationServiceServicer,
@@ -70,7 +70,11 @@ class Authority:
         return key_pem(key), certificate
 
 
-class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentServiceServicer):
+class AggregatorDouble(
+    FederationServiceServicer,
+    enrolment_pb2_grpc.EnrolmentServiceServicer,
+    bundles_pb2_grpc.BundleServiceServicer,
+):
     """Serves one site. Every attribute may be changed by a test while it runs."""
 
     def __init__(self, authority: Authority | None = None, hosts: tuple[str, ...] = ("localhost",)) -> None:
@@ -85,6 +89,12 @@ class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentSe
         self.change_prior: Callable[[bytes], bytes] = lambda chunk: chunk
         self.cut_prior_after: int | None = None  # chunks
         self.offsets: list[int] = []
+        self.release_key = ""
+        self.bundles: dict[tuple[str, int], bytes] = {}
+        self.withdrawn: dict[tuple[str, int], str] = {}
+        self.signed_withdrawals = b""
+        self.cut_bundle_after: int | None = None  # bytes
+        self.bundle_offsets: list[int] = []
         self.received: list[tuple[pb.Answer, bytes]] = []
         self.lose_receipts = 0
         self.approved: list[tuple[str, str]] = []
@@ -116,6 +126,7 @@ class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentSe
         self._server = grpc.server(ThreadPoolExecutor(16), options=server_options())
         add_FederationServiceServicer_to_server(self, self._server)
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(self, self._server)
+        bundles_pb2_grpc.add_BundleServiceServicer_to_server(self, self._server)
         secure = grpc.ssl_server_credentials(
             [(key, certificate)], self.authority.ca.certificate_pem, require_client_auth=True
         )
@@ -140,7 +151,13 @@ class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentSe
         assert request.newest_protocol
         self._enter("Hello", context)
         moment = int(now().timestamp() * 1000) + self.clock_offset_ms
-        return pb.HelloResponse(protocol=1, software_version="test", time_unix_ms=moment, tier=1)
+        return pb.HelloResponse(
+            protocol=1,
+            software_version="test",
+            time_unix_ms=moment,
+            tier=1,
+            release_key_fingerprint=self.release_key,
+        )
 
     def ListStudies(  # noqa: N802
         self,
@@ -187,6 +204,49 @@ class AggregatorDouble(FederationServiceServicer, enrolment_pb2_grpc.EnrolmentSe
             if number == self.cut_prior_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             yield pb.FetchPriorResponse(chunk=self.change_prior(chunk))
+
+    def ListBundles(  # noqa: N802
+        self,
+        request: bundles_pb2.ListBundlesRequest,  # noqa: ARG002
+        context: Context,
+    ) -> bundles_pb2.ListBundlesResponse:
+        self._enter("ListBundles", context)
+        listed = [
+            bundles_pb2.Bundle(
+                name=name,
+                version=version,
+                file_name=f"{name}-{version}.fedmap",
+                size=len(data),
+                sha256=sha256_hex(data),
+                tier=2,
+                title="A tiny study",
+                expires_unix_ms=int(now().timestamp() * 1000) + 86_400_000,
+                withdrawn=self.withdrawn.get((name, version), ""),
+            )
+            for (name, version), data in sorted(self.bundles.items())
+        ]
+        return bundles_pb2.ListBundlesResponse(bundles=listed)
+
+    def FetchBundle(  # noqa: N802
+        self, request: bundles_pb2.FetchBundleRequest, context: Context
+    ) -> Iterator[bundles_pb2.FetchBundleResponse]:
+        self._enter("FetchBundle", context)
+        self._note(lambda: self.bundle_offsets.append(request.offset))
+        data = self.bundles[request.name, request.version]
+        if self.cut_bundle_after is not None:
+            cut, self.cut_bundle_after = self.cut_bundle_after, None
+            yield bundles_pb2.FetchBundleResponse(chunk=data[request.offset : cut])
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        for chunk in byte_chunks(data, request.offset):
+            yield bundles_pb2.FetchBundleResponse(chunk=chunk)
+
+    def GetWithdrawals(  # noqa: N802
+        self,
+        request: bundles_pb2.GetWithdrawalsRequest,  # noqa: ARG002
+        context: Context,
+    ) -> bundles_pb2.GetWithdrawalsResponse:
+        self._enter("GetWithdrawals", context)
+        return bundles_pb2.GetWithdrawalsResponse(signed_list=self.signed_withdrawals)
 
     def SubmitAnswer(  # noqa: N802
         self, request_iterator: Iterator[pb.SubmitAnswerRequest], context: Context

@@ -8,17 +8,22 @@ import pytest
 import torch
 
 from common.algorithm.aggregation import SiteParameters, next_prior
+from common.algorithm.local_fit import LocalFit, Model
 from common.algorithm.settings import FedmapSettings
 from common.algorithm.statistics import make_scaler, pool_statistics
 from common.answers import result_of, rule_message, rule_terms_of
 from common.contract.v1 import federation_pb2 as pb
 from common.data.loading import load_site
+from common.data.scaling import scale_dataset
 from common.data.site_dataset import SiteDataset
 from common.decision_rules import pool_rule
 from common.errors import IncompatibleError, ModelError
-from common.metrics import Metric, SkippedMetric
+from common.evaluation import local_rule, score
+from common.metrics import Metric, MetricResult, SkippedMetric
 from common.models import model_of
 from common.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
+from common.personalisation import fine_tune
+from common.study_terms import StudyTerms
 from lab.engines import LoopEngine
 from lab.federation import load_federation
 from lab.methods.fedmap import FedMap
@@ -41,6 +46,18 @@ def cohort(tmp_path: Path) -> Path:
     for number, (site, rows) in enumerate(SITES.items()):
         write_site(folder / f"{site}.csv", rows, number)
     return folder
+
+
+def fine_tuned_scores(
+    terms: StudyTerms, model: Model, final: PriorFile, site: SiteDataset
+) -> list[MetricResult]:
+    """What a T2 site with these rows would get from the same prior."""
+    data = scale_dataset(terms.plan, site, final.scaler)
+    fit = fine_tune(terms.plan, model, final.prior, data, terms.seed)
+    assert isinstance(fit, LocalFit)
+    own = SiteParameters(fit.theta, fit.buffers)
+    rule = local_rule(terms.plan, model, own, data.train, data.validation)
+    return list(score(terms.plan, model, own, rule, data.test, data.train))
 
 
 @pytest.mark.parametrize(("kind", "rule"), [("binary", "prevalence"), ("binary", "youden"), ("cox", "")])
@@ -105,8 +122,11 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
         request = task(pb.TASK_KIND_EVALUATE, rule=rule_message(pooled))
         work = ask(request, site, final, own[site])
         assert isinstance(work.content, pb.EvaluationAnswer)
-        found = [(score.model, result_of(score)) for score in work.content.scores]
+        scores = [score for score in work.content.scores if score.model != "fine_tuned"]
+        found = [(score.model, result_of(score)) for score in scores]
         assert found == [(s.model, s.result) for s in study.scores if s.site == site]
+        tuned = [result_of(score) for score in work.content.scores if score.model == "fine_tuned"]
+        assert tuned == fine_tuned_scores(terms, model, final, data[site])
 
 
 def test_the_first_model_is_the_one_that_the_drawn_site_gives_in_the_simulation(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class HelloResponse(_message.Message):
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     TIME_UNIX_MS_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
+    RELEASE_KEY_FINGERPRINT_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """the version to speak"""
     software_version: _builtins.str
@@ -95,6 +96,8 @@ class HelloResponse(_message.Message):
     """the aggregator's clock, so that the site can tell its own is wrong"""
     tier: _builtins.int
     """as invited: 1, 2 or 3"""
+    release_key_fingerprint: _builtins.str
+    """of the key that signs bundles; empty: there is none yet"""
     def __init__(
         self,
         *,
@@ -102,10 +105,11 @@ class HelloResponse(_message.Message):
         software_version: _builtins.str = ...,
         time_unix_ms: _builtins.int = ...,
         tier: _builtins.int = ...,
+        release_key_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol", "software_version", b"software_version", "tier", b"tier", "time_unix_ms", b"time_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol", "release_key_fingerprint", b"release_key_fingerprint", "software_version", b"software_version", "tier", b"tier", "time_unix_ms", b"time_unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -609,23 +613,75 @@ class StatisticsAnswer(_message.Message):
 
     ROWS_FIELD_NUMBER: _builtins.int
     LAYOUT_DIGEST_FIELD_NUMBER: _builtins.int
+    INPUT_NAMES_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """training rows with their validation share"""
     layout_digest: _builtins.str
     """SHA-256 over the names of the model's inputs, in order"""
+    events: _builtins.int
+    """events or positive rows among `rows`, rounded; absent: withheld, or no such count"""
+    @_builtins.property
+    def input_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those names; none from an agent that does not send them"""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___MissingCells]:
+        """one for each feature of the plan, in its order; or none"""
+
     def __init__(
         self,
         *,
         rows: _builtins.int = ...,
         layout_digest: _builtins.str = ...,
+        input_names: _abc.Iterable[_builtins.str] | None = ...,
+        missing: _abc.Iterable[Global___MissingCells] | None = ...,
+        events: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_events", b"_events", "events", b"events"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout_digest", b"layout_digest", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_events", b"_events", "events", b"events", "input_names", b"input_names", "layout_digest", b"layout_digest", "missing", b"missing", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__events: _TypeAlias = _typing.Literal["events"]  # noqa: Y015
+    _WhichOneofArgType__events: _TypeAlias = _typing.Literal["_events", b"_events"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__events) -> _WhichOneofReturnType__events | None: ...
 
 Global___StatisticsAnswer: _TypeAlias = StatisticsAnswer  # noqa: Y015
+
+@_typing.final
+class MissingCells(_message.Message):
+    """Empty cells of one feature's columns before rows were left out for them. Counts are rounded to a multiple
+    of the site's floor, so that no difference of two of them is a small cell.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEATURE_FIELD_NUMBER: _builtins.int
+    CELLS_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    feature: _builtins.str
+    """name or prefix, as in the plan"""
+    cells: _builtins.int
+    """absent: withheld"""
+    of: _builtins.int
+    """cells that were looked at"""
+    def __init__(
+        self,
+        *,
+        feature: _builtins.str = ...,
+        cells: _builtins.int | None = ...,
+        of: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cells", b"_cells", "cells", b"cells"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cells", b"_cells", "cells", b"cells", "feature", b"feature", "of", b"of"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cells: _TypeAlias = _typing.Literal["cells"]  # noqa: Y015
+    _WhichOneofArgType__cells: _TypeAlias = _typing.Literal["_cells", b"_cells"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cells) -> _WhichOneofReturnType__cells | None: ...
+
+Global___MissingCells: _TypeAlias = MissingCells  # noqa: Y015
 
 @_typing.final
 class InitialModelAnswer(_message.Message):
@@ -698,28 +754,34 @@ Global___FitAnswer: _TypeAlias = FitAnswer  # noqa: Y015
 
 @_typing.final
 class RuleAnswer(_message.Message):
-    """Tensors, survival only: events, position, risk_start, risk_end (float64, one entry per grid time)."""
+    """Tensors: events, position, risk_start, risk_end (survival only; float64, one entry per grid time), and
+    reference.* where `reference` says so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     THRESHOLD_FIELD_NUMBER: _builtins.int
     VALIDATION_ROWS_FIELD_NUMBER: _builtins.int
     JOINED_INTERVALS_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
     threshold: _builtins.float
     """binary: chosen on validation rows"""
     validation_rows: _builtins.int
     """weighs the threshold; 0 where it stays home"""
     joined_intervals: _builtins.int
+    reference: _builtins.bool
+    """the tensors hold the site's terms of the reference for the shift check"""
     def __init__(
         self,
         *,
         threshold: _builtins.float | None = ...,
         validation_rows: _builtins.int = ...,
         joined_intervals: _builtins.int = ...,
+        reference: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "threshold", b"threshold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "joined_intervals", b"joined_intervals", "threshold", b"threshold", "validation_rows", b"validation_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "joined_intervals", b"joined_intervals", "reference", b"reference", "threshold", b"threshold", "validation_rows", b"validation_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
     _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
@@ -732,20 +794,120 @@ class EvaluationAnswer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCORES_FIELD_NUMBER: _builtins.int
+    TEST_ROWS_FIELD_NUMBER: _builtins.int
+    TEST_EVENTS_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    SUBGROUPS_FIELD_NUMBER: _builtins.int
+    test_rows: _builtins.int
+    """absent: withheld"""
+    test_events: _builtins.int
+    """events or positive rows among them; absent: withheld, or no such count"""
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___Score]: ...
+    @_builtins.property
+    def calibration(self) -> _containers.RepeatedCompositeFieldContainer[Global___RiskBin]:
+        """the global model; binary and survival only; rising bins"""
+
+    @_builtins.property
+    def subgroups(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubgroupScore]:
+        """the global model by each category column of the plan"""
+
     def __init__(
         self,
         *,
         scores: _abc.Iterable[Global___Score] | None = ...,
+        test_rows: _builtins.int | None = ...,
+        test_events: _builtins.int | None = ...,
+        calibration: _abc.Iterable[Global___RiskBin] | None = ...,
+        subgroups: _abc.Iterable[Global___SubgroupScore] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_test_events", b"_test_events", "_test_rows", b"_test_rows", "test_events", b"test_events", "test_rows", b"test_rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_test_events", b"_test_events", "_test_rows", b"_test_rows", "calibration", b"calibration", "scores", b"scores", "subgroups", b"subgroups", "test_events", b"test_events", "test_rows", b"test_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__test_events: _TypeAlias = _typing.Literal["test_events"]  # noqa: Y015
+    _WhichOneofArgType__test_events: _TypeAlias = _typing.Literal["_test_events", b"_test_events"]  # noqa: Y015
+    _WhichOneofReturnType__test_rows: _TypeAlias = _typing.Literal["test_rows"]  # noqa: Y015
+    _WhichOneofArgType__test_rows: _TypeAlias = _typing.Literal["_test_rows", b"_test_rows"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__test_events) -> _WhichOneofReturnType__test_events | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__test_rows) -> _WhichOneofReturnType__test_rows | None: ...
+
+Global___EvaluationAnswer: _TypeAlias = EvaluationAnswer  # noqa: Y015
+
+@_typing.final
+class RiskBin(_message.Message):
+    """Predicted and observed risk of rows whose predicted risk is in one bin of the fixed grid. Bins with a small
+    cell are joined with a neighbour; the joined one stands in the bin that holds its mean predicted risk.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BIN_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    PREDICTED_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_ROWS_FIELD_NUMBER: _builtins.int
+    bin: _builtins.int
+    """from 0"""
+    rows: _builtins.int
+    predicted: _builtins.float
+    """sum of predicted risks"""
+    observed: _builtins.float
+    """events; survival: Kaplan-Meier risk at the horizon times rows"""
+    effective_rows: _builtins.float
+    """rows of full follow-up that would tell as much; binary: rows"""
+    def __init__(
+        self,
+        *,
+        bin: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        predicted: _builtins.float = ...,
+        observed: _builtins.float = ...,
+        effective_rows: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin", b"bin", "effective_rows", b"effective_rows", "observed", b"observed", "predicted", b"predicted", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EvaluationAnswer: _TypeAlias = EvaluationAnswer  # noqa: Y015
+Global___RiskBin: _TypeAlias = RiskBin  # noqa: Y015
+
+@_typing.final
+class SubgroupScore(_message.Message):
+    """The plan's metric of the global model on test rows of one category."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMN_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    column: _builtins.str
+    category: _builtins.str
+    rows: _builtins.int
+    """absent: withheld"""
+    @_builtins.property
+    def score(self) -> Global___Score: ...
+    def __init__(
+        self,
+        *,
+        column: _builtins.str = ...,
+        category: _builtins.str = ...,
+        rows: _builtins.int | None = ...,
+        score: Global___Score | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "rows", b"rows", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "category", b"category", "column", b"column", "rows", b"rows", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+
+Global___SubgroupScore: _TypeAlias = SubgroupScore  # noqa: Y015
 
 @_typing.final
 class FailureAnswer(_message.Message):
@@ -781,14 +943,17 @@ class Score(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    STANDARD_ERROR_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """personal or global"""
+    """personal, global or fine_tuned"""
     metric: _builtins.str
     """as in common/metrics/names"""
     value: _builtins.float
     """absent: skipped"""
     note: _builtins.str
     """how the measurement departs from the definition, or why it was skipped"""
+    standard_error: _builtins.float
+    """of the value, by resampling the test rows; absent: not known"""
     def __init__(
         self,
         *,
@@ -796,13 +961,19 @@ class Score(_message.Message):
         metric: _builtins.str = ...,
         value: _builtins.float | None = ...,
         note: _builtins.str = ...,
+        standard_error: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "_value", b"_value", "standard_error", b"standard_error", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "metric", b"metric", "model", b"model", "note", b"note", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "_value", b"_value", "metric", b"metric", "model", b"model", "note", b"note", "standard_error", b"standard_error", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__standard_error: _TypeAlias = _typing.Literal["standard_error"]  # noqa: Y015
+    _WhichOneofArgType__standard_error: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__standard_error) -> _WhichOneofReturnType__standard_error | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Score: _TypeAlias = Score  # noqa: Y015

@@ -79,6 +79,31 @@ class OperatorServiceStub:
                 request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ImportDropRequest.SerializeToString,
                 response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ImportDropResponse.FromString,
                 _registered_method=True)
+        self.ReleaseBundle = channel.unary_unary(
+                '/fedmap.v1.OperatorService/ReleaseBundle',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleResponse.FromString,
+                _registered_method=True)
+        self.ListReleased = channel.unary_unary(
+                '/fedmap.v1.OperatorService/ListReleased',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedResponse.FromString,
+                _registered_method=True)
+        self.WithdrawBundle = channel.unary_unary(
+                '/fedmap.v1.OperatorService/WithdrawBundle',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleResponse.FromString,
+                _registered_method=True)
+        self.MakeDownloadLink = channel.unary_unary(
+                '/fedmap.v1.OperatorService/MakeDownloadLink',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkResponse.FromString,
+                _registered_method=True)
+        self.DownloadBundle = channel.unary_stream(
+                '/fedmap.v1.OperatorService/DownloadBundle',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -152,6 +177,46 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseBundle(self, request, context):
+        """Make a signed bundle of a study's prior. Idempotent for the same study, round, tier and expiry; without an
+        expiry, for the same study, round and tier while the newest such bundle is neither withdrawn nor expired.
+        Errors: not_found, rejected (tier, expiry), state (nothing to release yet, or not from this round).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReleased(self, request, context):
+        """Every bundle that was released, or those of one name, or one version with its model card.
+        Errors: not_found (a name or version was given, and there is none).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawBundle(self, request, context):
+        """Take a bundle back: it is no longer handed out, and sites that see the withdrawal list refuse it.
+        Repeating it changes nothing; the first reason stands. Errors: not_found, rejected (no reason).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MakeDownloadLink(self, request, context):
+        """A link by which a clinic with only a browser downloads one bundle, once. Not idempotent: each call makes
+        another link. Errors: not_found, rejected (hours), state (withdrawn, expired, or downloads are off).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DownloadBundle(self, request, context):
+        """The bytes of a bundle in chunks of at most 1 MiB; a withdrawn one too, as evidence. Errors: not_found.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -199,6 +264,31 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ImportDrop,
                     request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ImportDropRequest.FromString,
                     response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ImportDropResponse.SerializeToString,
+            ),
+            'ReleaseBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseBundle,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleResponse.SerializeToString,
+            ),
+            'ListReleased': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReleased,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedResponse.SerializeToString,
+            ),
+            'WithdrawBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawBundle,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleResponse.SerializeToString,
+            ),
+            'MakeDownloadLink': grpc.unary_unary_rpc_method_handler(
+                    servicer.MakeDownloadLink,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkResponse.SerializeToString,
+            ),
+            'DownloadBundle': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadBundle,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -444,6 +534,141 @@ class OperatorService:
             '/fedmap.v1.OperatorService/ImportDrop',
             common_dot_contract_dot_v1_dot_operator__pb2.ImportDropRequest.SerializeToString,
             common_dot_contract_dot_v1_dot_operator__pb2.ImportDropResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/ReleaseBundle',
+            common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.ReleaseBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReleased(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/ListReleased',
+            common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.ListReleasedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/WithdrawBundle',
+            common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.WithdrawBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MakeDownloadLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/MakeDownloadLink',
+            common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.MakeDownloadLinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/DownloadBundle',
+            common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.contract.v1 import federation_pb2, operator_pb2
+from common.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
 from common.transport.channel_options import CHUNK, MIB
 from common.transport.chunk_messages import read_chunk, read_upload, serialise_chunk, serialise_upload
 
@@ -17,7 +17,12 @@ SIZES = [0, 1, 127, 128, 16383, 16384, CHUNK]
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "kind",
-    [federation_pb2.FetchPriorResponse, operator_pb2.ExportDropResponse],
+    [
+        federation_pb2.FetchPriorResponse,
+        bundles_pb2.FetchBundleResponse,
+        operator_pb2.ExportDropResponse,
+        operator_pb2.DownloadBundleResponse,
+    ],
 )
 def test_a_chunk_has_the_bytes_of_protobuf_and_stays_within_a_mebibyte(
     kind: type[federation_pb2.FetchPriorResponse], size: int

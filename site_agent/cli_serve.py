@@ -1,0 +1,69 @@
+"""`fedmap-site serve`: predictions over HTTPS for the hospital's own systems, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from site_agent.cli_bundles import Fingerprint, Store, now_ms
+from site_agent.cli_output import DEFAULT_CONFIG, Config, Json, print_json, print_text
+from site_agent.prediction_source import BundleOption, ModelOption, ready_model
+
+_INTERRUPTED = 130
+_LOOK_SECONDS = 3600.0
+
+
+def serve_command(
+    certificate: Annotated[
+        Path, typer.Option("--certificate", exists=True, dir_okay=False, help="PEM, with its chain.")
+    ],
+    key: Annotated[Path, typer.Option("--key", exists=True, dir_okay=False, help="Its private key, PEM.")],
+    token_file: Annotated[
+        Path, typer.Option("--token-file", dir_okay=False, help="Secret that callers send; made if absent.")
+    ],
+    bundle: BundleOption = None,
+    model: ModelOption = None,
+    listen: Annotated[
+        str, typer.Option("--listen", help="HOST:PORT; other machines reach it only if HOST says so.")
+    ] = "127.0.0.1:8444",
+    store: Store = None,
+    fingerprint: Fingerprint = "",
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Answer requests for predictions: JSON in, JSON out. Logs are JSON lines without any row."""
+    ready = ready_model(bundle, model, store, fingerprint, config)
+    from common.log import configure
+    from common.web.https_server import HttpsServer
+    from site_agent.prediction_server import LIMITS, make_prediction_app
+    from site_agent.prediction_service import PredictionService
+    from site_agent.prediction_token import token_of
+    from site_agent.stopping import Stop
+    from site_agent.wiring import software_version
+
+    stop = Stop()
+    stop.install()
+    configure("info", service="predictions")
+    service = PredictionService(ready, now_ms)
+    token, made = token_of(token_file)
+    app = make_prediction_app(service, token, software_version())
+    server = HttpsServer(listen, app, (certificate, key), limits=LIMITS)
+    server.start()
+    try:
+        if as_json:
+            print_json({"event": "serving", "model": ready.name, "port": server.port, "token_made": made})
+        else:
+            host = listen.rpartition(":")[0]
+            print_text(
+                f"Serving {ready.name} on https://{host}:{server.port}/ (open it for the description)."
+            )
+            print_text(f"Token: {token_file}{' (made now)' if made else ''}. Stop with Ctrl-C.")
+        while not stop:
+            stop.wait(_LOOK_SECONDS)
+    finally:
+        server.stop()
+    if stop.signal is signal.SIGINT:
+        raise typer.Exit(_INTERRUPTED)

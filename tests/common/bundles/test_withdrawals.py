@@ -1,0 +1,126 @@
+"""The list of withdrawn bundles: believed only as it was signed, and never an older one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.bundles.signing import fingerprint, new_release_key, public_key_of, signature_of
+from common.bundles.withdrawals import (
+    MOST_BYTES,
+    Withdrawal,
+    Withdrawals,
+    newer_of,
+    read_withdrawals,
+    write_withdrawals,
+)
+from common.errors import (
+    FedmapError,
+    IncompatibleError,
+    IntegrityError,
+    LimitError,
+    NotAllowedError,
+    StateError,
+)
+
+LIST = Withdrawals(
+    serial=3,
+    issued_unix_ms=1_767_225_600_000,
+    entries=(
+        Withdrawal("tiny-t2", 1, "wrong unit of creatinine (µmol/l)", 1_767_225_500_000),
+        Withdrawal("tiny-t3", 2, "", 1_767_225_600_000),
+    ),
+)
+
+
+def trusted(key: bytes) -> frozenset[str]:
+    return frozenset({fingerprint(public_key_of(key))})
+
+
+def test_list_reads_back_in_the_order_of_names(key: bytes) -> None:
+    shuffled = replace(LIST, entries=LIST.entries[::-1])
+    assert write_withdrawals(shuffled, key) == write_withdrawals(LIST, key)
+    assert read_withdrawals(write_withdrawals(shuffled, key), trusted(key)) == LIST
+
+
+def test_empty_list_is_a_list(key: bytes) -> None:
+    none = Withdrawals(1, 1_767_225_600_000)
+    assert read_withdrawals(write_withdrawals(none, key), trusted(key)) == none
+
+
+def test_withdrawal_is_found_by_name_and_version() -> None:
+    assert LIST.find("tiny-t2", 1) == LIST.entries[0]
+    assert LIST.find("tiny-t2", 2) is None
+    assert LIST.find("tiny-t3", 1) is None
+
+
+def test_no_bit_of_a_list_can_change_unseen(key: bytes) -> None:
+    data = write_withdrawals(LIST, key)
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        with pytest.raises(FedmapError):
+            read_withdrawals(bytes(changed), trusted(key))
+
+
+def test_list_signed_by_another_key_is_refused(key: bytes) -> None:
+    with pytest.raises(NotAllowedError, match="not trusted"):
+        read_withdrawals(write_withdrawals(LIST, new_release_key()), trusted(key))
+
+
+def test_signature_over_a_bundle_is_none_over_a_list(key: bytes) -> None:
+    form = json.loads(write_withdrawals(LIST, key))
+    form["signed"] = json.loads(signature_of(key, b"fedmap-bundle-1\n", form["list"].encode()).to_json())
+    with pytest.raises(IntegrityError):
+        read_withdrawals(json.dumps(form, sort_keys=True, indent=1).encode(), trusted(key))
+
+
+def test_list_with_an_entry_twice_cannot_be_signed(key: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        write_withdrawals(replace(LIST, entries=LIST.entries[:1] * 2), key)
+
+
+def test_list_of_a_later_format_asks_for_an_update(key: bytes) -> None:
+    with pytest.raises(IncompatibleError):
+        read_withdrawals(b'{"format":2}', trusted(key))
+
+
+def test_huge_list_is_refused_before_it_is_parsed(key: bytes) -> None:
+    with pytest.raises(LimitError):
+        read_withdrawals(b" " * (MOST_BYTES + 1), trusted(key))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"null", b"[]", b"{}", b'{"list":1}', b'{"format":1,"list":"\\ud800","signed":{}}', b"\xff" * 9],
+)
+def test_what_is_no_list_is_refused(key: bytes, data: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        read_withdrawals(data, trusted(key))
+
+
+@given(st.binary(max_size=500))
+def test_any_bytes_are_a_typed_refusal_and_no_crash(data: bytes) -> None:
+    with pytest.raises(FedmapError):
+        read_withdrawals(data, frozenset({"0" * 64}))
+
+
+def test_older_list_is_refused() -> None:
+    with pytest.raises(StateError, match="older"):
+        newer_of(LIST, replace(LIST, serial=2))
+
+
+def test_other_list_with_the_same_serial_is_refused() -> None:
+    with pytest.raises(StateError, match="same serial"):
+        newer_of(LIST, replace(LIST, entries=LIST.entries[:1]))
+
+
+def test_newer_or_same_list_is_kept() -> None:
+    newer = replace(LIST, serial=4)
+    assert newer_of(None, LIST) == LIST
+    assert newer_of(LIST, LIST) == LIST
+    assert newer_of(LIST, newer) == newer

@@ -1,0 +1,143 @@
+"""A small catalogue for the pages: bundles with made-up bytes, and a link that works once."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from common.bundles.manifest import (
+    CalibrationBin,
+    DataSummary,
+    Estimate,
+    FileEntry,
+    Lineage,
+    Manifest,
+    ScalerValues,
+    ThresholdValue,
+    TierPerformance,
+)
+from common.errors import NotAllowedError, NotFoundError, StateError
+from common.plan import load_plan
+from common.study_terms import StudyTerms
+from common.web.bundle_app import Access, Entry, Visitor
+
+FINGERPRINT = "SHA256:" + " ".join(f"{16 * i:04x}" for i in range(16))
+DAY_MS = 86_400_000
+RELEASED = 1_767_225_600_000  # 1 January 2026
+HEART = Path(__file__).resolve().parents[3] / "lab" / "plans" / "uci-heart.toml"
+
+
+def manifest(tier: int = 3, version: int = 1, **changed: object) -> Manifest:
+    """A release of the UCI Heart study, with every figure measured."""
+    terms = StudyTerms.of_plan(load_plan(HEART))
+    whole: dict[str, object] = {
+        "name": f"uci-heart-t{tier}",
+        "version": version,
+        "study": "uci-heart",
+        "title": "Coronary heart disease from clinical findings",
+        "intended_use": "Demonstration on public data. Not for decisions on patients.",
+        "tier": tier,
+        "released_unix_ms": RELEASED,
+        "expires_unix_ms": RELEASED + 3650 * DAY_MS,
+        "software_version": "0.1.0",
+        "terms_json": terms.to_json(),
+        "terms_digest": terms.digest,
+        "plan_digest": terms.plan.digest,
+        "model": terms.plan.model.name,
+        "inputs": ("age", "sex=F", "sex=M"),
+        "lineage": Lineage(round=20, rounds=20, sites=3, prior_digest="1" * 64, accepted_updates=60),
+        "scaler": ScalerValues(mean=(54.0, 0.0, 0.0), deviation=(9.0, 1.0, 1.0)),
+        "threshold": ThresholdValue(value=0.47),
+        "data": DataSummary(
+            training_rows=512, test_rows=128, smallest_site=123, largest_site=303, regions=("Europe",)
+        ),
+        "performance": (
+            TierPerformance(tier=1, model="personal", estimates=(_auroc(0.843, 0.79, 0.886),)),
+            TierPerformance(tier=3, model="global", estimates=(_auroc(0.812, 0.764, 0.853),)),
+            TierPerformance(tier=2, model="fine_tuned", note="Not measured: too few test rows at two sites."),
+        ),
+        "calibration": tuple(
+            CalibrationBin(predicted=p, observed=p + 0.03, low=max(p - 0.1, 0), high=p + 0.12, rows=40)
+            for p in (0.05, 0.2, 0.5, 0.8)
+        ),
+        "files": (FileEntry(name="mu.safetensors", size=1, sha256="0" * 64, crc32=0),),
+    }
+    return Manifest.model_validate(whole | changed)
+
+
+def _auroc(value: float, low: float, high: float) -> Estimate:
+    return Estimate(metric="auroc", value=value, low=low, high=high, sites=3)
+
+
+@dataclass
+class Shelf:
+    """A catalogue. `listing` opens the list to everybody; the token opens one bundle until it has arrived."""
+
+    folder: Path
+    entries_offered: dict[str, Entry] = field(default_factory=dict)
+    listing: bool = True
+    token: str = "open-sesame"
+    linked: str = ""
+    spent: bool = False
+    visitors: list[Visitor] = field(default_factory=list)
+    fetched: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Counts files that arrived without a link, `arrived` those that did by one."""
+    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    arrivals: list[str] = field(default_factory=list)
+    signed_withdrawals: bytes | None = None
+    fingerprint: str = FINGERPRINT
+
+    def reset(self) -> None:
+        """As on the first day: one bundle to have, and a link to it."""
+        fresh = Shelf(self.folder)
+        self.__dict__.update(fresh.__dict__)
+        self.linked = self.put(manifest()).manifest.file_name
+
+    def put(self, of: Manifest, size: int = 3_000_000, withdrawn: str = "") -> Entry:
+        content = random.Random(of.file_name).randbytes(size)
+        (self.folder / of.file_name).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        entry = Entry(of, digest, size, may_download=not withdrawn, withdrawn=withdrawn)
+        self.entries_offered[of.file_name] = entry
+        return entry
+
+    def bytes_of(self, entry: Entry) -> bytes:
+        return (self.folder / entry.manifest.file_name).read_bytes()
+
+    def allowed(self, visitor: Visitor) -> Access:
+        self.visitors.append(visitor)
+        return Access(
+            self.listing, "" if self.listing else "This server shows its models to clinics it knows."
+        )
+
+    def entries(self, visitor: Visitor) -> tuple[Entry, ...]:
+        if not visitor.token:
+            return tuple(self.entries_offered.values())
+        if visitor.token != self.token:
+            raise NotFoundError("There is no such download link.", hint="Copy the whole link.")
+        if self.spent:
+            raise StateError("This download link has been used.", hint="Ask for a new link.")
+        return (replace(self.entries_offered[self.linked], may_download=True),)
+
+    def open(self, visitor: Visitor, file_name: str) -> Path:
+        (entry,) = (e for e in self.entries(visitor) if e.manifest.file_name == file_name)
+        if not entry.may_download:
+            raise NotAllowedError("This model was withdrawn.", hint="Use a newer version.")
+        return self.folder / file_name
+
+    def finished(self, visitor: Visitor, file_name: str) -> None:
+        if visitor.token:
+            self.spent = True
+            self.arrivals.append(file_name)
+            self.arrived.release()
+        else:
+            self.fetched.release()
+
+    def withdrawals(self) -> bytes | None:
+        return self.signed_withdrawals
+
+    def key_fingerprint(self) -> str:
+        return self.fingerprint
