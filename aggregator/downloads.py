@@ -49,7 +49,7 @@ class DownloadCatalogue:
         try:
             self._caller(visitor)
         except NotAllowedError as error:
-            return Access(False, f"{error.message[:1].upper()}{error.message[1:]}. What to do: {error.hint}.")
+            return Access(False, f"{error.message[:1].upper()}{error.message[1:]}.", error.hint)
         return Access(True)
 
     def entries(self, visitor: Visitor) -> tuple[Entry, ...]:

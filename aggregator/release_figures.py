@@ -162,22 +162,22 @@ def _of_model(
     model: Literal["personal", "fine_tuned", "global"],
 ) -> TierPerformance:
     scores = [score for site in sorted(evaluations) for score in evaluations[site].scores]
-    estimates = tuple(
-        estimate
+    found = (
+        _pooled([s for s in scores if (s.model, s.metric) == (model, name)], name == plan.task.metric)
         for name in metric_names(plan.task.kind)
-        if (estimate := _pooled([s for s in scores if (s.model, s.metric) == (model, name)])) is not None
     )
+    estimates = tuple(estimate for estimate in found if estimate is not None)
     note = _HOW[model] if estimates else "not measured: no site let a score go"
     return TierPerformance(tier=tier, model=model, estimates=estimates, note=note)
 
 
-def _pooled(scores: Sequence[pb.Score]) -> Estimate | None:
+def _pooled(scores: Sequence[pb.Score], elsewhere: bool = False) -> Estimate | None:
     """One metric of one model over sites; None where no site measured it."""
     measured = [score for score in scores if score.HasField("value")]
     if not measured:
         return None
     errors = [s.standard_error if s.HasField("standard_error") else None for s in measured]
-    return pool_estimates(measured[0].metric, [s.value for s in measured], errors)
+    return pool_estimates(measured[0].metric, [s.value for s in measured], errors, elsewhere)
 
 
 def _bins(answer: pb.EvaluationAnswer) -> list[BinTerms]:

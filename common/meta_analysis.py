@@ -32,11 +32,13 @@ class Interval:
     high: float
 
 
-def pool_estimates(metric: str, values: Sequence[float], standard_errors: Sequence[float | None]) -> Estimate:
+def pool_estimates(
+    metric: str, values: Sequence[float], standard_errors: Sequence[float | None], elsewhere: bool = False
+) -> Estimate:
     """A metric over sites: values and standard errors in the metric's own units, one of each per site.
 
     Where some sites have a standard error, the others are left out and counted in the note. Where none has,
-    all count the same and there is no interval.
+    all count the same and there is no interval. `elsewhere`: the note says what another site can expect.
     """
     if not values:
         raise TrainingError("no site measured " + metric, hint="leave the figure out, and say why")
@@ -58,8 +60,9 @@ def pool_estimates(metric: str, values: Sequence[float], standard_errors: Sequen
         words = "; ".join([f"no interval: fewer than {FEWEST} sites", *notes])
         return Estimate(metric=metric, value=at(0.0), sites=len(known), note=words)
     width = student(len(known) - 1)
-    beyond = width * math.hypot(math.sqrt(fit.between), fit.error)
-    notes.insert(0, f"at another such site {at(-beyond):.3g} to {at(beyond):.3g} is to be expected")
+    if elsewhere:
+        beyond = width * math.hypot(math.sqrt(fit.between), fit.error)
+        notes.insert(0, f"at another such site {at(-beyond):.3g} to {at(beyond):.3g} is to be expected")
     return Estimate(
         metric=metric,
         value=at(0.0),

@@ -27,6 +27,7 @@ from site_agent.bundle_trust import shown_fingerprint
 from site_agent.config import ServeSection
 
 Clock = Callable[[], int]  # unix milliseconds
+_ASK_FOR_ACCESS = "Ask the hospital's IT to add your network under [bundles.serve] allow."
 _NEWER = "Ask the hospital's IT for the newest version."
 
 
@@ -58,7 +59,9 @@ class StoreCatalogue:
             address = None
         if address is not None and any(address in network for network in self._allow):
             return Access(listing=True)
-        return Access(listing=False, reason="Your computer's address is not on this hospital's access list.")
+        return Access(
+            False, "Your computer's address is not on this hospital's access list.", hint=_ASK_FOR_ACCESS
+        )
 
     def entries(self, visitor: Visitor) -> tuple[Entry, ...]:
         """What is installed, newest versions first; withdrawn and expired ones to look at only."""
@@ -105,8 +108,11 @@ class StoreCatalogue:
     def _admit(self, visitor: Visitor) -> None:
         access = self.allowed(visitor)
         if not access.listing:
-            raise NotAllowedError(
-                access.reason, hint="Ask the hospital's IT to add your network under [bundles.serve] allow."
+            raise NotAllowedError(access.reason, hint=access.hint)
+        if visitor.token:
+            raise NotFoundError(
+                "This server makes no download links.",
+                hint="Open its first page: it lists what there is to download.",
             )
 
     def _entry(self, entry: Installed, bundle: VerifiedBundle) -> Entry:

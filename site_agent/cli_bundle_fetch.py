@@ -162,7 +162,7 @@ def _fetch(shelf: BundleStore, order: _Order, source: Source) -> None:
                 "file": str(shelf.path_of(installed) if installed else file),
                 "name": bundle.manifest.name,
                 "version": bundle.manifest.version,
-                "sha256": bundle.sha256,
+                "sha256": installed.sha256 if installed else bundle.sha256,
                 "size": bundle.size,
                 "verified": True,
                 "installed": installed is not None,

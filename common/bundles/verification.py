@@ -89,8 +89,8 @@ def verify_bundle(path: Path, trust: Trust, now_unix_ms: int, *, label: str = ""
     """
     label = label or path.name
     try:
-        with _opened(path, label) as (file, size), FilePass(file) as reading:
-            return _Verification(path, label, size, reading).run(trust, now_unix_ms)
+        with _opened(path, label) as (file, size):
+            return _Verification(path, label, size, FilePass(file)).run(trust, now_unix_ms)
     except OSError as error:
         raise storage_error(error, path) from error
 
@@ -158,7 +158,6 @@ class _Verification:
         return VerifiedBundle(
             path=self._path,
             manifest=manifest,
-            sha256=self._reading.whole(),
             size=self._size,
             key_fingerprint=signer,
             steps=tuple(Step(number, NAMES[number], self._findings[number]) for number in sorted(NAMES)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 
 from common.bundles.manifest import CALIBRATION, CARD, Manifest
-from common.digests import sha256_hex
+from common.digests import file_sha256, sha256_hex
 from common.durable_files import storage_error
 from common.errors import IntegrityError
 from common.study_terms import StudyTerms, parse_terms
@@ -29,11 +30,15 @@ class VerifiedBundle:
 
     path: Path
     manifest: Manifest
-    sha256: str
     size: int
     key_fingerprint: str
     steps: tuple[Step, ...]
     offsets: Mapping[str, int] = field(repr=False)  # where each member's bytes begin
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the whole file, as `sha256sum` gives it. Only a name: verification goes by the parts' digests."""
+        return file_sha256(self.path)
 
     def card(self) -> str:
         """The model card, markdown."""

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_curve
 
 from common.errors import TrainingError
+from common.metrics.calibration import logit_intercept
 from common.metrics.inputs import AnyArray, Classes, Floats, checked_probabilities, class_indices
 from common.metrics.results import Threshold, row_count
 
@@ -27,6 +28,8 @@ ThresholdRule = Literal["fixed", "prevalence", "youden", "sensitivity"]
 _DEFAULT = 0.5
 _ROUNDING = 1e-12
 """Two thresholds whose indices differ by no more than this are equally good."""
+_LEAST_FOR_SLOPE = 10
+"""Rows of each outcome: the usual ten events for a coefficient."""
 
 
 def choose_threshold(
@@ -57,7 +60,13 @@ def choose_threshold(
 
 
 def _at_prevalence(scores: Floats, outcome: Classes) -> Threshold:
-    """Solve share = σ(a + b·logit(t)) for t, with a and b from a logistic regression of the outcome."""
+    """Solve share = σ(a + b·logit(t)) for t, with a and b from a logistic regression of the outcome.
+
+    Few rows of either outcome cannot carry a slope, and one that is wrong sends t far away: b is 1 then.
+    """
+    share = float(outcome.mean())
+    if np.bincount(outcome, minlength=2).min() < _LEAST_FOR_SLOPE:
+        return Threshold(float(expit(logit(share) - logit_intercept(scores, share))))
     edge = float(np.finfo(np.float32).eps)
     score = logit(np.clip(scores, edge, 1 - edge))
     # A trace of a penalty: complete separation must not send the slope to infinity.
@@ -67,7 +76,7 @@ def _at_prevalence(scores: Floats, outcome: Classes) -> Threshold:
         return _kept(
             f"higher scores do not mean more positives among {row_count(outcome.size, 'validation')}"
         )
-    return Threshold(float(expit((logit(outcome.mean()) - intercept) / slope)))
+    return Threshold(float(expit((logit(share) - intercept) / slope)))
 
 
 def _youden(scores: Floats, outcome: Classes) -> Threshold:

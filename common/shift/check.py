@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.shift.bins import Bins
 from common.shift.judgement import Findings, Flags, judge
 from common.shift.reference import InputReference, Reference
 from common.shift.sample import Gathering, Sample
@@ -136,15 +137,16 @@ def _strength(shift: InputShift) -> tuple[bool, float]:
 
 
 def _gross(reference: Reference, rows: int, found: Findings, distances: list[float]) -> Flags:
-    """An indicator is never gross: no row of it can be one that the federation has not seen."""
-    possible = np.array([not one.indicator for one in reference.inputs], dtype=np.bool_)
+    """Of a sparse input only rows beyond the range are gross: any other is one that the federation has too."""
+    possible = np.array([not one.sparse for one in reference.inputs], dtype=np.bool_)
     if rows < LEAST_ROWS:
         return np.asarray(possible & (np.abs(found.difference) > GROSS_DIFFERENCE + _FEW_ROWS / rows))
+    number = np.array([not one.indicator for one in reference.inputs], dtype=np.bool_)
     far = (np.abs(found.difference) > GROSS_DIFFERENCE) | (np.array(distances) > GROSS_DIFFERENCE)
     spread = (found.ratio > GROSS_RATIO) | (found.ratio < 1 / GROSS_RATIO)
-    beyond = found.range & (found.outside > GROSS_OUTSIDE)
+    beyond = found.range & (found.outside > GROSS_OUTSIDE) & number
     level = found.level | found.given | found.shape | found.range
-    return np.asarray(possible & ((far & level) | (spread & found.spread) | beyond))
+    return np.asarray(possible & ((far & level) | (spread & found.spread)) | beyond)
 
 
 def _input_shift(
@@ -179,13 +181,8 @@ def _wasserstein(reference: Reference, sample: Sample) -> list[float]:
 
     What lies in an open bin has no width there; the distance is never less than that of the means.
     """
-    distances = []
-    for j, known in enumerate(reference.inputs):
-        unit = known.deviation or 1.0
-        here = sample.shares[j, : len(known.shares)].cumsum(0)[:-1]
-        there = torch.tensor(known.shares, dtype=torch.float64).cumsum(0)[:-1]
-        edges = torch.tensor(known.edges, dtype=torch.float64)
-        gaps = (here - there).abs()
-        area = float(((gaps[1:] + gaps[:-1]) / 2 * edges.diff()).sum()) / unit
-        distances.append(max(area, abs(float(sample.inputs.mean[j]) - known.mean) / unit))
+    mean = torch.tensor([one.mean for one in reference.inputs], dtype=torch.float64)
+    unit = torch.tensor([one.deviation or 1.0 for one in reference.inputs], dtype=torch.float64)
+    area = Bins.of(reference).area(sample.shares)
+    distances: list[float] = (torch.maximum(area, (sample.inputs.mean - mean).abs()) / unit).tolist()
     return distances

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from torch import Tensor
 
+from common.shift.bins import Bins
 from common.shift.folding import is_folded
-from common.shift.pooled_histograms import stability_index
 from common.shift.reference import JointReference, Reference
 from common.shift.sample import Sample
 
@@ -48,7 +48,7 @@ LEAST_OUTSIDE = 0.01
 
 _SLACK = 0.03  # standard deviations by which any input may be off on its own: instruments, rounding
 _EVEN = 0.25  # of the share for "given the others": divided evenly, so that no input is without
-_SITES_FOR_FULL_SHARE = 10
+_SITES_FOR_FULL_SHARE = 15
 _MOST_FREEDOM = 1e6
 
 
@@ -75,21 +75,22 @@ def judge(reference: Reference, sample: Sample) -> Findings:
     """Needs at least one row."""
     asked = _Asked.of(reference, sample)
     share = {question: budget / max(len(reference.inputs), 1) for question, budget in BUDGET.items()}
-    index = _indices(reference, sample)
+    bins = Bins.of(reference)
+    index, outside = _numpy(bins.stability(sample.shares, sample.rows)), _numpy(bins.outside(sample.shares))
     given, joint = None, None
     if reference.joint is not None:
         joint = _Joint.of(reference, reference.joint, sample)
         given = None if is_folded(len(reference.inputs)) else joint.given_others()
     nothing = np.zeros(len(reference.inputs), dtype=np.bool_)
     given_difference = None if given is None else given.difference / asked.deviation
-    outside = asked.outside(sample)
     return Findings(
         level=(asked.level() < share["level"]) & (np.abs(asked.difference) >= LEAST_DIFFERENCE),
         given=nothing
         if given is None or given_difference is None
         else given.alarm & (np.abs(given_difference) >= LEAST_DIFFERENCE),
         spread=(asked.spread() < share["spread"]) & asked.spread_matters(),
-        shape=(_shape(reference, sample, index) < share["shape"]) & (index >= LEAST_INDEX),
+        shape=(_shape(reference, sample, index, _numpy(bins.used())) < share["shape"])
+        & (index >= LEAST_INDEX),
         range=(_range(reference, sample.rows, outside) < share["range"]) & (outside >= LEAST_OUTSIDE),
         difference=asked.difference,
         given_difference=given_difference,
@@ -115,7 +116,7 @@ class _Asked:
     variance: Floats
     kurtosis: Floats
     design: Floats
-    indicator: Flags
+    sparse: Flags
 
     @staticmethod
     def of(reference: Reference, sample: Sample) -> _Asked:
@@ -131,7 +132,7 @@ class _Asked:
             variance=own.variance.numpy(),
             kurtosis=own.kurtosis.numpy(),
             design=own.design.numpy(),
-            indicator=np.array([one.indicator for one in known], dtype=np.bool_),
+            sparse=np.array([one.sparse for one in known], dtype=np.bool_),
         )
 
     @property
@@ -152,8 +153,8 @@ class _Asked:
         return np.asarray(2 * stats.t.sf(np.abs(self.seen_difference) / np.sqrt(total), freedom))
 
     def spread(self) -> Floats:
-        """Of the log variance. An indicator's follows from its mean; one row has none."""
-        asks = (self.within > 0) & ~self.indicator & (self.rows > 1)
+        """Of the log variance. That of a sparse input follows from its mean; one row has none."""
+        asks = (self.within > 0) & ~self.sparse & (self.rows > 1)
         known = self.reference.inputs
         usual = np.array([one.log_variance for one in known])
         between = np.array([one.log_variance_between for one in known])
@@ -167,11 +168,6 @@ class _Asked:
 
     def spread_matters(self) -> Flags:
         return np.asarray((self.ratio >= LEAST_RATIO) | (self.ratio <= 1 / LEAST_RATIO))
-
-    def outside(self, sample: Sample) -> Floats:
-        shares, inputs = sample.shares, self.reference.inputs
-        last = torch.tensor([len(one.edges) for one in inputs]).unsqueeze(1)
-        return np.asarray((shares[:, 0] + shares.gather(1, last)[:, 0]).numpy())
 
 
 def _satterthwaite(freedom: float, natural: Floats, total: Floats) -> Floats:
@@ -257,17 +253,13 @@ def budget_by_visibility(visibility: Floats, budget: float) -> Floats:
     return even + divided(float(optimize.brentq(surplus, low, high)))
 
 
-def _indices(reference: Reference, sample: Sample) -> Floats:
-    known = torch.zeros_like(sample.shares)
-    for j, one in enumerate(reference.inputs):
-        known[j, : len(one.shares)] = torch.tensor(one.shares, dtype=torch.float64)
-    return np.asarray(stability_index(sample.shares, known).numpy())
+def _numpy(values: Tensor) -> Floats:
+    return np.asarray(values.double().numpy())
 
 
-def _shape(reference: Reference, sample: Sample, index: Floats) -> Floats:
+def _shape(reference: Reference, sample: Sample, index: Floats, bins: Floats) -> Floats:
     """The index of a natural difference is at most as variable as a squared normal deviate: t² covers it."""
     usual = np.array([one.instability for one in reference.inputs])
-    bins = np.array([sum(share > 0 for share in one.shares) for one in reference.inputs])
     sampling = np.maximum(bins - 1, 1) * sample.inputs.design.numpy() / sample.rows
     scale = (1 + 1 / reference.sites) * usual + _SLACK**2 + sampling
     return np.asarray(2 * stats.t.sf(np.sqrt(np.maximum(index, 0.0) / scale), reference.freedom))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.shift.cells import EDGES, block_numbers, pooled_shares
+from common.shift.cells import CELLS, EDGES, block_numbers, pooled_shares
 from common.shift.terms import ReferenceTerms
 
 _TAIL = 0.001  # share of rows in either open bin, at most
@@ -31,36 +31,46 @@ class PooledHistogram:
     instability: float
 
 
-def stability_index(own: Tensor, reference: Tensor) -> Tensor:
-    """Population stability index Σ (p − q) ln(p / q) over the last dimension."""
-    p, q = own.clamp(min=_SMALLEST), reference.clamp(min=_SMALLEST)
+def stability_index(own: Tensor, reference: Tensor, rows: float) -> Tensor:
+    """Population stability index Σ (p − q) ln(p / q) over the last dimension.
+
+    Half a row per bin is added to the site's, spread as the reference's: an empty bin among few rows is no
+    news, and without it the logarithm would make it some.
+    """
+    added = 0.5 * (reference > 0).sum(-1, keepdim=True)
+    p = ((own * rows + reference * added) / (rows + added)).clamp(min=_SMALLEST)
+    q = reference.clamp(min=_SMALLEST)
     return ((p - q) * (p / q).log()).sum(-1)
 
 
 def pool_histograms(ordered: Sequence[ReferenceTerms]) -> list[PooledHistogram]:
     """One per input."""
-    shares = pooled_shares([terms.counts for terms in ordered])  # (inputs, CELLS)
-    spread = [_spread_out(terms.counts, shares) for terms in ordered]
-    pooled = []
-    for j in range(len(shares)):
-        kept = _cut(shares[j])
-        bins = _merge(shares[j], kept)
-        outside, indices = 0.0, []
-        for terms, counts in zip(ordered, spread, strict=True):
-            own, rows = _merge(counts[j], kept), float(terms.rows)
-            beyond = float(own[0] + own[-1]) + _untold(terms, j, kept)
-            outside = max(outside, min(beyond / rows, 1.0))
-            chance = (int((bins > 0).sum()) - 1) / rows  # what sampling alone adds to the index
-            indices.append(float(stability_index(own / rows, bins)) - chance)
-        pooled.append(
-            PooledHistogram(
-                edges=tuple(EDGES[edge] for edge in kept),
-                shares=tuple(bins.tolist()),
-                outside=outside,
-                instability=max(sum(indices) / len(indices), 0.0),
-            )
+    cells = pooled_shares([terms.counts for terms in ordered])  # (inputs, CELLS)
+    kept = [_cut(own) for own in cells.tolist()]
+    bin_of = _bin_numbers(kept)  # (inputs, CELLS)
+    last = bin_of[:, -1:]
+    bins = _merge(cells, bin_of)  # (inputs, most bins)
+    used = (bins > 0).sum(1)
+    outside, index = (
+        torch.zeros(len(cells), dtype=torch.float64),
+        torch.zeros(len(cells), dtype=torch.float64),
+    )
+    for terms in ordered:
+        rows = float(terms.rows)
+        own = _merge(_spread_out(terms.counts, cells), bin_of)
+        beyond = own[:, 0] + own.gather(1, last)[:, 0] + _untold(terms, bin_of, last)
+        outside = torch.maximum(outside, (beyond / rows).clamp(max=1))
+        index += stability_index(own / rows, bins, rows) - (used - 1) / rows  # less what sampling alone adds
+    index = (index / len(ordered)).clamp(min=0)
+    return [
+        PooledHistogram(
+            edges=tuple(EDGES[edge] for edge in edges),
+            shares=tuple(bins[j, : len(edges) + 1].tolist()),
+            outside=float(outside[j]),
+            instability=float(index[j]),
         )
-    return pooled
+        for j, edges in enumerate(kept)
+    ]
 
 
 def _spread_out(counts: Tensor, shares: Tensor) -> Tensor:
@@ -73,33 +83,43 @@ def _spread_out(counts: Tensor, shares: Tensor) -> Tensor:
     return counts.clamp(min=0).gather(1, block) * part
 
 
-def _cut(shares: Tensor) -> list[int]:
-    """Indices of the grid's edges to keep, at least two."""
-    below, above = shares.cumsum(0), shares.flip(0).cumsum(0).flip(0)
+def _cut(shares: Sequence[float]) -> list[int]:
+    """Indices of the grid's edges to keep, at least two. Edge e is between the cells e and e + 1."""
     last_edge = len(EDGES) - 1
-    first = max(int((below[:-1] <= _TAIL).sum()) - 1, 0)
-    last = min(len(EDGES) - int((above[1:] <= _TAIL).sum()), last_edge)
-    first, last = min(first, last_edge - 1), max(last, first + 1)
-    kept, since = [first], 0.0
+    first, below = 0, shares[0]
+    while first < last_edge - 1 and below + shares[first + 1] <= _TAIL:
+        first += 1
+        below += shares[first]
+    last, above = last_edge, shares[-1]
+    while last > first + 1 and above + shares[last] <= _TAIL:
+        above += shares[last]
+        last -= 1
+    kept, since, rest = [first], 0.0, sum(shares[first + 1 : last + 1])
     for edge in range(first + 1, last):
-        since += float(shares[edge])
-        if since >= _LEAST_SHARE and float(shares[edge + 1 : last + 1].sum()) >= _LEAST_SHARE:
+        since += shares[edge]
+        rest -= shares[edge]
+        if since >= _LEAST_SHARE and rest >= _LEAST_SHARE:
             kept.append(edge)
             since = 0.0
     return [*kept, last]
 
 
-def _merge(cells: Tensor, kept: Sequence[int]) -> Tensor:
-    """Sums of the cells between the kept edges: (cells,) → (edges + 1,)."""
-    cuts = [0, *(edge + 1 for edge in kept), len(cells)]
-    return torch.stack([cells[cuts[i] : cuts[i + 1]].sum() for i in range(len(cuts) - 1)])
+def _bin_numbers(kept: Sequence[Sequence[int]]) -> Tensor:
+    """The bin that each cell of the grid falls into: (inputs, CELLS)."""
+    starts = torch.zeros(len(kept), CELLS, dtype=torch.int64)
+    for row, edges in zip(starts, kept, strict=True):
+        row[[edge + 1 for edge in edges]] = 1
+    return starts.cumsum(1)
 
 
-def _untold(terms: ReferenceTerms, j: int, kept: Sequence[int]) -> float:
-    """Rows that may lie in the open bins although the site's counts put them inside."""
-    most = float(terms.floor) - 1
-    if terms.m2[j] == 0:
-        return most
-    counts = terms.counts[j]
-    low, high = counts[: kept[0] + 1], counts[kept[-1] + 1 :]
-    return most * (bool((low < 0).any()) + bool((high < 0).any()))
+def _merge(cells: Tensor, bin_of: Tensor) -> Tensor:
+    """Sums of cells by bin: (inputs, most bins)."""
+    return torch.zeros(len(cells), int(bin_of.max()) + 1, dtype=torch.float64).scatter_add(1, bin_of, cells)
+
+
+def _untold(terms: ReferenceTerms, bin_of: Tensor, last: Tensor) -> Tensor:
+    """Rows that may lie in the open bins although the site's counts put them inside: (inputs,)."""
+    joined = terms.counts < 0
+    low, high = (joined & (bin_of == 0)).any(1), (joined & (bin_of == last)).any(1)
+    sides = torch.where(terms.m2 == 0, 1.0, low.double() + high.double())
+    return (terms.floor - 1) * sides

@@ -50,6 +50,11 @@ class InputReference(Section):
         """Whether it is 0 or 1: its mean is then a share, and no row can be far out."""
         return not self.scaled and self.edges[0] >= 0 and self.edges[-1] <= 1.25
 
+    @property
+    def sparse(self) -> bool:
+        """Whether most rows have the same value or nearly so: an indicator, the count of a rare drug."""
+        return self.indicator or max(self.shares) >= 0.5
+
 
 class JointReference(Section):
     """Moments of the inputs together, of a fixed folding of them where there are many."""

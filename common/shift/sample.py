@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
+from common.shift.bins import Bins
 from common.shift.cells import histogram
 from common.shift.folding import fold, is_folded
 from common.shift.reference import Reference
@@ -38,7 +39,7 @@ class Sample:
     rows: int
     inputs: Moments
     joint: Moments
-    shares: Tensor  # (inputs, most bins) of the reference's bins; zero beyond an input's last bin
+    shares: Tensor  # (inputs, most bins) of the reference's bins; zero beyond an input's last
 
 
 class MomentSums:
@@ -75,7 +76,7 @@ class MomentSums:
         safe = torch.where(varies, variance, 1.0)
         kurtosis = torch.where(varies, (central / safe.square()).clamp(min=1), 3.0)
         alike = torch.where(varies, (self._lagged / rows - first.square()) / safe, 0.0)
-        alike = torch.where(alike > 2 / rows**0.5, alike.clamp(max=1), 0.0)  # below is chance
+        alike = torch.where(alike > 1 / rows**0.5, alike.clamp(max=1), 0.0)  # below is mostly chance
         unbiased = variance * (rows / max(rows - 1, 1)) * self._unit.square()
         return Moments(
             mean=self._centre + self._unit * first,
@@ -100,10 +101,8 @@ class Gathering:
             spread = torch.tensor(reference.joint.within, dtype=torch.float64).diagonal().sqrt()
             mean = torch.tensor(reference.joint.mean, dtype=torch.float64)
             self._folded = MomentSums(mean, torch.where(spread > 0, spread, 1.0))
-        most = max((len(one.edges) for one in known), default=0)
-        padded = [(*one.edges, *[float("inf")] * (most - len(one.edges))) for one in known]
-        self._edges = torch.tensor(padded, dtype=torch.float64).view(self._width, most)
-        self._counts = torch.zeros(self._width, most + 1, dtype=torch.float64)
+        self._edges = Bins.of(reference).edges
+        self._counts = torch.zeros(self._width, self._edges.shape[1] + 1, dtype=torch.float64)
 
     def add(self, features: Tensor) -> None:
         if features.dim() != 2 or features.shape[1] != self._width:

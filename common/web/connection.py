@@ -124,6 +124,8 @@ class Connection(H11Protocol):
         """Bytes that the client's machine has not yet said it has."""
         waiting = self.transport.get_write_buffer_size()
         sock = self.transport.get_extra_info("socket")
+        if sock is None:  # closed in the meantime: what was handed over is all that is known
+            return waiting
         try:
             answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
         except (OSError, ValueError):

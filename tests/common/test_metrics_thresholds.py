@@ -33,9 +33,18 @@ def test_prevalence_finds_the_best_cut_of_a_calibrated_and_of_a_shifted_score() 
 
 
 def test_prevalence_says_so_when_scores_run_the_wrong_way() -> None:
-    chosen = choose_threshold("prevalence", None, 1 - RISK, TARGET)
+    chosen = choose_threshold("prevalence", None, np.tile(1 - RISK, 4), np.tile(TARGET, 4))
     assert chosen.value == 0.5
     assert chosen.note is not None
+
+
+def test_prevalence_of_a_handful_of_cases_is_not_thrown_off_by_their_slope() -> None:
+    """Four cases in fifty rows whose score happens to lie high: the cut stays near where it belongs."""
+    rng = np.random.default_rng(5)
+    risk = np.concatenate([[0.6, 0.5, 0.4, 0.3], rng.uniform(0.02, 0.1, 46)])
+    target = np.concatenate([np.ones(4, int), np.zeros(46, int)])
+    chosen = choose_threshold("prevalence", None, risk, target)
+    assert 0.05 < chosen.value < 0.15
 
 
 def test_youden_takes_the_highest_of_the_best_thresholds() -> None:

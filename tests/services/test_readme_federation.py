@@ -95,9 +95,11 @@ def test_the_readmes_federation_runs_as_written(tmp_path: Path) -> None:
         folder.mkdir()
         shutil.copy(study.plan, folder / "plan.toml")
     centre, port = folders["centre"], free_port()
-    init, serve, invite, create, start, watch = readme_commands("fedmap-aggregator")
+    init, serve, invite, create, start, watch, release, link = readme_commands("fedmap-aggregator")
     address = f"localhost:{port}"
     run(centre, init.replace(EXAMPLE, address))
+    with (centre / "aggregator.toml").open("a") as config:
+        config.write(f'\n[downloads]\nlisten = "127.0.0.1:{free_port()}"\n')
     with ExitStack() as processes:
         wait_for_port(processes.enter_context(running(centre, serve)), port)
         tokens = {
@@ -115,3 +117,7 @@ def test_the_readmes_federation_runs_as_written(tmp_path: Path) -> None:
         run(centre, watch)
         status = json.loads(run(centre, "fedmap-aggregator status toy", "--json"))
         assert [seen["phase"] for seen in status["studies"]] == ["complete"]
+        run(centre, release)
+        assert "https://localhost:" in run(centre, link)
+        run(folders[FIRST], "fedmap-site bundle fetch toy-t2 --install")
+        assert "toy-t2" in run(folders[FIRST], "fedmap-site bundle list")
