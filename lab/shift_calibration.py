@@ -4,6 +4,10 @@ Federations are T1 sites of the synthetic cohorts; clinics are T3 sites of the s
 trained on. A clinic is judged as it is (an alarm is false), and with one standard deviation added to or taken
 off one input of all its rows (no alarm is a miss). An indicator has no such shift: a share cannot move by it.
 
+Beside each input stands what one could find with that input alone: the power of Student's t test for a new
+site's mean at the whole 5 %, as many sites and rows given. It is the most that the sites can tell without the
+other inputs, and where few sites differ much it is little, whatever the method.
+
 Intervals are Clopper and Pearson's. Clinics that share a federation are not quite independent of each other;
 small federations are therefore drawn anew for every few clinics.
 """
@@ -94,6 +98,8 @@ class Calibration:
     of_300: Tally  # false alarms at clinics of 300 rows
     found: dict[str, Tally]  # by input, strongest association first
     association: dict[str, float]
+    alone: dict[str, float]
+    """Power of the best test of one input by itself."""
 
 
 def draw_sites(cohort: CohortName, seed: int, clinics: int, most_sites: int | None = None) -> Sites:
@@ -167,7 +173,22 @@ def calibrate(
             of_300 = of_300.plus(_alarms(reference, rows))
             for name, shifted in _shifted(draw, rows, reference, list(found)):
                 found[name] = found[name].plus(_alarms(reference, shifted))
-    return Calibration(cohort, sites, federations, as_planned, of_300, found, dict(strongest))
+    alone = _alone(drawn[0], sites, list(found))
+    return Calibration(cohort, sites, federations, as_planned, of_300, found, dict(strongest), alone)
+
+
+def _alone(draw: Sites, sites: int, names: Sequence[str]) -> dict[str, float]:
+    """Of the natural spread of all T1 sites of a draw, met with as few as `sites` of them."""
+    whole, _ = make_reference(draw, range(len(draw.training)))
+    spread = {one.name: (one.between / one.deviation, one.within / one.deviation) for one in whole.inputs}
+    return {name: power_alone(sites, *spread[name]) for name in names}
+
+
+def power_alone(sites: int, between: float, within: float) -> float:
+    """Of the two-sided 5 % test for a shift of 1 in a site's mean, from the means of `sites` others."""
+    limit = stats.t.ppf(0.975, sites - 1)
+    seen = 1 / np.sqrt((1 + 1 / sites) * between**2 + within**2 / ROWS)
+    return float(stats.nct.sf(limit, sites - 1, seen) + stats.nct.cdf(-limit, sites - 1, seen))
 
 
 def _by_association(drawn: Sequence[Sites]) -> list[tuple[str, float]]:
@@ -197,16 +218,17 @@ def show(console: Console, results: Sequence[Calibration]) -> None:
     for result in results:
         title = f"{result.cohort}: {result.sites} sites in the federation, {result.federations} federations"
         table = Table(title=title, title_justify="left")
-        for column in ("what", "alarms", "of", "share", "95 % interval", "target", "held"):
+        for column in ("what", "alarms", "of", "share", "95 % interval", "target", "held", "alone"):
             table.add_column(column)
         for what, tally in (
             ("false alarms, T3 sites as planned", result.as_planned),
             (f"false alarms, {ROWS} rows", result.of_300),
         ):
-            table.add_row(what, *_figures(tally), "≤ 5 %", "yes" if tally.share <= FALSE_ALARMS else "NO")
+            table.add_row(what, *_figures(tally), "≤ 5 %", "yes" if tally.share <= FALSE_ALARMS else "NO", "")
         for name, tally in result.found.items():
             what = f"found: ± 1 SD in {name} (AUROC {result.association[name]:.2f})"
-            table.add_row(what, *_figures(tally), "≥ 95 %", "yes" if tally.share >= FOUND else "NO")
+            held, alone = "yes" if tally.share >= FOUND else "NO", f"{100 * result.alone[name]:.0f} %"
+            table.add_row(what, *_figures(tally), "≥ 95 %", held, alone)
         console.print(table)
 
 

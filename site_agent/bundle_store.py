@@ -22,7 +22,7 @@ from common.bundles.verification import Trust, VerifiedBundle, against_installed
 from common.bundles.withdrawals import Withdrawals
 from common.digests import file_sha256
 from common.durable_files import DurableWriter, make_folder, remove_leftovers, storage_error
-from common.errors import ConflictError, IntegrityError, NotFoundError
+from common.errors import ConflictError, IntegrityError, NotFoundError, StateError
 from common.names import shown
 from site_agent.audit_log import AGENT, AuditLog
 from site_agent.bundle_records import SUFFIX, Installed, Records, facts_of, split_reference
@@ -91,17 +91,21 @@ class BundleStore:
         given = fingerprint or ""
         with self._alone():
             keys = frozenset({given}) if given and trust_new_key else self.trust.fingerprints(given)
-            bundle = self._verified(path, keys, now_unix_ms)
-            fresh = facts_of(bundle, now_unix_ms)
-            record = self._records.read(fresh.name)
-            before = record.find(fresh.version)
-            if before is not None and before.sha256 != fresh.sha256:
-                raise ConflictError(
-                    f"another file was installed before as {fresh.name} version {fresh.version}",
-                    hint="A version never changes its content. Ask the operator which file is the right one.",
-                )
-            if before is None or not self._is_whole(before):
-                self._copy(bundle)
+            bundle = self._verified(path, keys, now_unix_ms)  # before a byte is copied
+            with self._copied(bundle) as writer:
+                copy = self._verified(writer.finish(), keys, now_unix_ms, label=path.name)
+                if copy.manifest != bundle.manifest:
+                    raise _changed(path)
+                fresh = facts_of(copy, now_unix_ms)  # of the bytes that stay, whatever became of the file
+                record = self._records.read(fresh.name)
+                before = record.find(fresh.version)
+                if before is not None and before.sha256 != fresh.sha256:
+                    raise ConflictError(
+                        f"another file was installed before as {fresh.name} version {fresh.version}",
+                        hint="A version never changes its content. Ask the operator which file is right.",
+                    )
+                if before is None or not self._is_whole(before):
+                    writer.commit(self.path_of(fresh))
             if given:
                 self._pin(given, "on paper", now_unix_ms, trust_new_key)
             self._records.write(fresh.name, record.with_entry(fresh))
@@ -118,7 +122,13 @@ class BundleStore:
         named = split_reference(str(reference))
         if isinstance(reference, Path) or named is None or Path(reference).is_file():
             return self._verified(Path(reference), keys, now_unix_ms)
-        return self._as_installed(self.find(*named), Trust(keys, self.trust.withdrawals()), now_unix_ms)
+        entry = self.find(*named)
+        if named[1] is None and entry.version < self._records.read(entry.name).highest:
+            raise StateError(
+                f"the newest version of {entry.name} was removed here, and an older one is left",
+                hint=f"Install the newest bundle; or name the older one, {entry.reference}, if it is meant.",
+            )
+        return self._as_installed(entry, Trust(keys, self.trust.withdrawals()), now_unix_ms)
 
     def sound(self, entry: Installed) -> VerifiedBundle:
         """The bundle as on the day it was installed, every byte checked. Whether it stands is `standing`."""
@@ -169,16 +179,22 @@ class BundleStore:
             self._audit.append("bundle.served", file_name, {"address": address})
 
     def _verified(
-        self, path: Path, keys: frozenset[str], now_unix_ms: int, withdrawals: Withdrawals | None = None
+        self,
+        path: Path,
+        keys: frozenset[str],
+        now_unix_ms: int,
+        withdrawals: Withdrawals | None = None,
+        label: str = "",
     ) -> VerifiedBundle:
         trust = Trust(keys, together(self.trust.withdrawals(), withdrawals))
-        bundle = verify_bundle(path, trust, now_unix_ms)
+        bundle = verify_bundle(path, trust, now_unix_ms, label=label)
         return against_installed(bundle, self._records.read(bundle.manifest.name).highest or None)
 
     def _as_installed(self, entry: Installed, trust: Trust, now_unix_ms: int) -> VerifiedBundle:
         path = self.path_of(entry)
         bundle = verify_bundle(path, trust, now_unix_ms, label=entry.file_name)
-        if bundle.sha256 != entry.sha256:
+        named = (bundle.manifest.name, bundle.manifest.version)
+        if bundle.sha256 != entry.sha256 or named != (entry.name, entry.version):
             raise IntegrityError(
                 f"{path}: it is not the file that was installed as {entry.file_name}",
                 hint=f"Remove it with `fedmap-site bundle remove {entry.reference}`, and install the bundle "
@@ -186,8 +202,9 @@ class BundleStore:
             )
         return bundle
 
-    def _copy(self, bundle: VerifiedBundle) -> None:
-        """The bytes that were verified, under their name here; others that took their place are refused."""
+    @contextmanager
+    def _copied(self, bundle: VerifiedBundle) -> Iterator[DurableWriter]:
+        """A copy in the store, without a name yet: nobody else can exchange it before it is verified."""
         home = self.folder / "bundles" / bundle.manifest.name
         make_folder(home)
         remove_leftovers(home)
@@ -198,12 +215,9 @@ class BundleStore:
                         writer.write(block)
             except OSError as error:
                 raise storage_error(error, bundle.path) from error
-            if writer.digest != bundle.sha256:
-                raise IntegrityError(
-                    f"{bundle.path}: the file changed while it was installed",
-                    hint="Nothing was installed. Copy the file to a folder of your own and try again.",
-                )
-            writer.commit(home / f"{bundle.manifest.version}{SUFFIX}")
+            if writer.size != bundle.size:
+                raise _changed(bundle.path)
+            yield writer
 
     def _is_whole(self, entry: Installed) -> bool:
         path = self.path_of(entry)
@@ -232,3 +246,10 @@ class BundleStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _changed(path: Path) -> IntegrityError:
+    return IntegrityError(
+        f"{path}: the file changed while it was installed",
+        hint="Nothing was installed. Copy the file to a folder of your own and try again.",
+    )

@@ -78,6 +78,22 @@ def open_store(store: Path | None, config: Path) -> BundleStore:
     return BundleStore(settings.bundles.folder or state / "bundles", state / "audit.jsonl")
 
 
+def refuse_if_withdrawn(shelf: BundleStore, reference: str) -> None:
+    """`StateError` where the list that is known here names this NAME-VERSION."""
+    from common.errors import StateError
+    from site_agent.bundle_records import split_reference
+
+    named, lists = split_reference(reference), shelf.trust.withdrawals()
+    if named is None or named[1] is None or lists is None:
+        return
+    withdrawal = lists.find(named[0], named[1])
+    if withdrawal is not None:
+        raise StateError(
+            f"{reference} was withdrawn: {withdrawal.reason}",
+            hint="Do not use it any more. Fetch and install the newest version.",
+        )
+
+
 def settings_if_any(config: Path) -> SiteConfig | None:
     """None only where the file is the default one and is not there; a file that was named must be."""
     return None if config == DEFAULT_CONFIG and not config.exists() else load_config(config)

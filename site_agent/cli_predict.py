@@ -72,7 +72,8 @@ def predict_command(
     if run.shift is not None:
         print_text(*shift_lines(run.shift, ready))
     told = f"{run.rows - run.skipped} of {run.rows}" if run.skipped else f"all {run.rows}"
-    print_text(f"Wrote {out}: predictions of {ready.name} for {told} rows.")
+    whose = "your own model from " if ready.personal else ""
+    print_text(f"Wrote {out}: predictions of {whose}{ready.name} for {told} rows.")
 
 
 def check_shift_command(

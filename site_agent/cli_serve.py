@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from site_agent.cli_bundles import Fingerprint, Store, now_ms
+from site_agent.cli_bundles import Fingerprint, Store, now_ms, open_store, refuse_if_withdrawn
 from site_agent.cli_output import DEFAULT_CONFIG, Config, Json, print_json, print_text
 from site_agent.prediction_source import BundleOption, ModelOption, ready_model
 
 _INTERRUPTED = 130
-_LOOK_SECONDS = 3600.0
+_LOOK_SECONDS = 10.0  # how often the list of withdrawn bundles is looked at
 
 
 def serve_command(
@@ -34,7 +34,10 @@ def serve_command(
     config: Config = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Answer requests for predictions: JSON in, JSON out. Logs are JSON lines without any row."""
+    """Answer requests for predictions: JSON in, JSON out. Logs are JSON lines without any row.
+
+    Ends with an error when the model's bundle is withdrawn while it is served.
+    """
     ready = ready_model(bundle, model, store, fingerprint, config)
     from common.log import configure
     from common.web.https_server import HttpsServer
@@ -44,6 +47,7 @@ def serve_command(
     from site_agent.stopping import Stop
     from site_agent.wiring import software_version
 
+    shelf = open_store(store, config)
     stop = Stop()
     stop.install()
     configure("info", service="predictions")
@@ -62,6 +66,7 @@ def serve_command(
             )
             print_text(f"Token: {token_file}{' (made now)' if made else ''}. Stop with Ctrl-C.")
         while not stop:
+            refuse_if_withdrawn(shelf, ready.name)
             stop.wait(_LOOK_SECONDS)
     finally:
         server.stop()

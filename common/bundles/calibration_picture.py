@@ -33,7 +33,7 @@ def calibration_svg(bins: Sequence[CalibrationBin], title: str) -> str:
         body += [*_axes(end, step), *_strip(shown, end), *_points(shown, end)]
     else:
         middle = (_LEFT + _RIGHT) / 2
-        body += [*_axes(1.0, 0.2), _text(middle, _BOTTOM - 40, "Calibration was not measured.", 15)]
+        body += [*_axes(1.0, 0.2), _text(middle, _BOTTOM - 40, "Too few rows for a curve.", 15)]
     described = escape(_description(shown))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '

@@ -121,6 +121,8 @@ class _Verification:
             if self._size > most_bytes():
                 raise LimitError(f"no bundle has more than {most_bytes():,} bytes", hint=DAMAGED)
         with self._step(1):  # (1) the frame of the first two members
+            if not self._size:
+                raise IntegrityError("the file is empty", hint=DAMAGED)
             written, signed = self._small(MANIFEST), self._small(SIGNATURE)
             signature = parse_signature(signed)
         with self._step(4):  # (4)

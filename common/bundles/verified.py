@@ -37,7 +37,7 @@ class VerifiedBundle:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the whole file, as `sha256sum` gives it. Only a name: verification goes by the parts' digests."""
+        """Of the whole file, as `sha256sum` gives it: a name only, verification goes by the parts."""
         return file_sha256(self.path)
 
     def card(self) -> str:

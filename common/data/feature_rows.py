@@ -135,8 +135,14 @@ def check_records(
         hint = "Name every column in every row; null stands for an empty cell."
         raise DataError("the request", tuple(problems), hint=hint)
     present = (*columns.names, *(name for name in columns.rules if all(name in row for row in records)))
-    frame = pd.DataFrame({name: [record[name] for record in records] for name in present})
+    frame = pd.DataFrame({name: [_cell(record[name]) for record in records] for name in present})
     return check_rows(plan, inputs, frame)
+
+
+def _cell(value: Cell) -> str | float | None:
+    """true and false are words: in a column of numbers they are a mistake, and pandas would take them for
+    1 and 0."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _rules(plan: StudyPlan, frame: pd.DataFrame) -> RowRules:

@@ -1,7 +1,7 @@
 """The reference's histograms as tensors, and a site's shares compared with them: PSI, Wasserstein, outside.
 
-Inputs have different numbers of bins. Rows of the tensors are as long as the longest; what is beyond an input's
-last bin is empty on both sides.
+Inputs have different numbers of bins. Rows of the tensors are as long as the longest; what is beyond the last
+bin of an input is empty on both sides.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _strength(shift: InputShift) -> tuple[bool, float]:
 
 
 def _gross(reference: Reference, rows: int, found: Findings, distances: list[float]) -> Flags:
-    """Of a sparse input only rows beyond the range are gross: any other is one that the federation has too."""
+    """Of a sparse input only rows beyond the range are gross: all others are such as the federation has."""
     possible = np.array([not one.sparse for one in reference.inputs], dtype=np.bool_)
     if rows < LEAST_ROWS:
         return np.asarray(possible & (np.abs(found.difference) > GROSS_DIFFERENCE + _FEW_ROWS / rows))

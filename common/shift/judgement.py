@@ -50,6 +50,7 @@ _SLACK = 0.03  # standard deviations by which any input may be off on its own: i
 _EVEN = 0.25  # of the share for "given the others": divided evenly, so that no input is without
 _SITES_FOR_FULL_SHARE = 15
 _MOST_FREEDOM = 1e6
+_SPARSE_FREEDOM = 5.0  # how often a rare thing is coded differs between sites by factors: a heavy tail
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def judge(reference: Reference, sample: Sample) -> Findings:
         else given.alarm & (np.abs(given_difference) >= LEAST_DIFFERENCE),
         spread=(asked.spread() < share["spread"]) & asked.spread_matters(),
         shape=(_shape(reference, sample, index, _numpy(bins.used())) < share["shape"])
-        & (index >= LEAST_INDEX),
+        & (index >= LEAST_INDEX)
+        & ~asked.sparse,
         range=(_range(reference, sample.rows, outside) < share["range"]) & (outside >= LEAST_OUTSIDE),
         difference=asked.difference,
         given_difference=given_difference,
@@ -150,6 +152,7 @@ class _Asked:
         sampling = np.maximum(self.within**2, self.variance) * self.design / self.rows
         total = natural + sampling
         freedom = _satterthwaite(self.reference.freedom, natural, total)
+        freedom = np.where(self.sparse, min(self.reference.freedom, _SPARSE_FREEDOM), freedom)
         return np.asarray(2 * stats.t.sf(np.abs(self.seen_difference) / np.sqrt(total), freedom))
 
     def spread(self) -> Floats:
@@ -213,6 +216,8 @@ class _Joint:
         pull = precision @ difference
         squared, size = max(float(difference @ pull), 0.0), len(places)
         part = float((precision @ natural).diagonal().mean())  # of nature in the variance
+        if is_folded(len(reference.inputs)):
+            part = 1.0  # sums of many sparse inputs have heavy tails in the rows too
         freedom = min(reference.freedom / max(part, 1e-3) ** 2, _MOST_FREEDOM)
         chance = float(stats.f.sf(squared / size, size, freedom))
         return _Joint(

@@ -1,9 +1,10 @@
 """What one site lets go of for the federation's reference: counts, means and moments, never a row.
 
 Small cells: an input in which fewer rows than the floor differ from all others is described as if none did
-(as in `common.disclosure`); histogram cells are joined until none holds 1 to floor−1 rows; and where fewer
-rows than the floor differ in two inputs at once, their common moment is that of none. A site with fewer rows
-than the floor sends zeros.
+(as in `common.disclosure`); a category that has no indicator of its own and few rows is counted with the most
+common of its neighbours; histogram cells are joined until none holds 1 to floor−1 rows; and where fewer rows
+than the floor differ in two inputs at once, their common moment is that of none. A site with fewer rows than
+the floor sends zeros.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def reference_terms(features: Tensor, scaled_flags: tuple[bool, ...], floor: int
     scaled = torch.tensor(scaled_flags, dtype=torch.float64)
     if rows < max(floor, 1):
         return _nothing(scaled, floor)
-    common = _without_rare(features.double(), floor)
+    common = _without_rare(_without_small_rest(features.double(), scaled_flags, floor), floor)
     mean = common.mean(0)
     joint_mean, scatter = _joint(common, floor)
     return ReferenceTerms(
@@ -94,6 +95,27 @@ def _without_rare(values: Tensor, floor: int) -> Tensor:
     return torch.where(rare, usual, values) if bool(rare.any()) else values
 
 
+def _without_small_rest(values: Tensor, scaled: tuple[bool, ...], floor: int) -> Tensor:
+    """Few rows in which none of some neighbouring, exclusive indicators is set get the most common of them.
+
+    The first category of a column has no indicator: it is what the others leave, and could be counted.
+    """
+    values = values.clone()
+    indicator = ((values == 0) | (values == 1)).all(0) & ~torch.tensor(scaled)
+    for first in indicator.nonzero().flatten().tolist():
+        last, taken = first, values[:, first] == 1
+        while last + 1 < len(scaled) and indicator[last + 1]:
+            further = values[:, last + 1] == 1
+            if bool((taken & further).any()):
+                break
+            last, taken = last + 1, taken | further
+            if 0 < int((~taken).sum()) < floor:
+                most = first + int(values[:, first : last + 1].sum(0).argmax())
+                values[~taken, most] = 1.0
+                break
+    return values
+
+
 def _joint(values: Tensor, floor: int) -> tuple[Tensor, Tensor]:
     """Mean and scatter of the folded rows; (rows, inputs) in.
 
@@ -121,16 +143,19 @@ def _products(offsets: Tensor, differs: Tensor, columns: slice, floor: int) -> T
     small = (both > 0) & (both < floor)
     product = torch.where(small, 0.0, product)
     # Of two inputs with two values each the count of any of the four combinations can be worked out.
-    two_valued = ((offsets == 0) | (offsets == _other_value(offsets))).all(0)
+    other = _other_value(offsets)
+    two_valued = ((offsets == 0) | (offsets == other)).all(0)
     pair = two_valued[columns].unsqueeze(1) & two_valued & ~small
+    unit = torch.outer(other[columns], other)
     first, second = differs[:, columns].sum(0).double().unsqueeze(1), differs.sum(0).double()
     for count, without in (
         (first - both, first.expand_as(both)),
         (second - both, second.expand_as(both)),
-        (rows - first - second + both, first + second - rows),
+        # None at all can be left over only where some are in both; else the two are told as independent.
+        (rows - first - second + both, torch.where(both > 0, first + second - rows, first * second / rows)),
     ):
         hide = pair & (count > 0) & (count < floor)
-        product = torch.where(hide, product / both.clamp(min=1) * without, product)
+        product = torch.where(hide, unit * without, product)
         pair &= ~hide
     return product
 

@@ -16,6 +16,7 @@ from lab.local_federation import command_path
 def demo(out: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(command_path("fedmap-lab")), "demo", "--out", str(out), *options],
+        env={**os.environ, "COLUMNS": "160"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,8 +56,13 @@ def test_the_demo_ends_with_a_table_a_picture_and_no_process(tmp_path: Path) -> 
     process = demo(tmp_path / "demo", "--rounds", "2")
     output, errors = process.communicate()
     assert process.returncode == 0, errors
-    for site in ("older_donors", "younger_donors", "non_european_ancestry"):
+    for site in ("older_donors", "younger_donors", "non_european_ancestry", "new_donors", "small_centre"):
         assert site in output
+    for tier in ("T1 trained", "T2 fine-tuned", "T3 predicted"):
+        assert tier in output
+    report = (tmp_path / "demo" / "personal" / "new_donors" / "report.html").read_text()
+    assert "<svg" in report
+    assert (tmp_path / "demo" / "predictions" / "small_centre.csv").is_file()
     assert (tmp_path / "demo" / "federation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "demo" / "results" / "metrics.csv").is_file()
     assert not (tmp_path / "demo" / "federation").exists()

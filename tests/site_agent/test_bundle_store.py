@@ -12,10 +12,12 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.bundles.loading import load_shared
+from common.bundles.verification import VerifiedBundle, verify_bundle
 from common.errors import (
     ConfigError,
     ConflictError,
@@ -28,6 +30,7 @@ from common.errors import (
     StateError,
     StorageError,
 )
+from site_agent import bundle_store
 from site_agent.bundle_records import split_reference
 from site_agent.bundle_store import BundleStore
 from tests.common.bundles.examples import NOW
@@ -217,6 +220,40 @@ def test_another_file_under_an_installed_number_is_refused_even_if_it_is_signed(
     furnished.remove("tiny-t2")
     with pytest.raises(ConflictError):
         furnished.install(releases.bundle(2, seed=9, name="other.fedmap"), None, NOW)
+
+
+@pytest.mark.parametrize("swapped_for", ["an older one", "rubbish"])
+def test_a_file_exchanged_after_it_was_verified_is_not_installed(
+    furnished: BundleStore, releases: Releases, monkeypatch: pytest.MonkeyPatch, swapped_for: str
+) -> None:
+    file, old = releases.bundle(version=8), releases.bundle(version=1, name="old.fedmap").read_bytes()
+    calls: list[Path] = []
+
+    def verify_and_swap(path: Path, *arguments: Any, **named: Any) -> VerifiedBundle:
+        verified = verify_bundle(path, *arguments, **named)
+        if not calls:
+            file.write_bytes(old if swapped_for == "an older one" else b"x" * len(old))
+        calls.append(path)
+        return verified
+
+    monkeypatch.setattr(bundle_store, "verify_bundle", verify_and_swap)
+    before = furnished.installed()
+    with pytest.raises(FedmapError):
+        furnished.install(file, None, NOW)
+    assert calls[0] == file
+    assert furnished.installed() == before
+    assert furnished.open("tiny-t2", NOW).manifest.version == before[-1].version
+
+
+def test_a_name_alone_does_not_fall_back_to_an_older_version(
+    furnished: BundleStore, releases: Releases
+) -> None:
+    older = furnished.find("tiny-t2")
+    furnished.install(releases.bundle(version=older.version + 1), None, NOW)
+    furnished.remove("tiny-t2", older.version + 1)
+    with pytest.raises(StateError, match="newest version"):
+        furnished.open("tiny-t2", NOW)
+    assert furnished.open(older.reference, NOW).manifest.version == older.version
 
 
 def test_rollback_is_judged_per_name(furnished: BundleStore, releases: Releases) -> None:

@@ -72,7 +72,7 @@ def test_picture_is_told_in_words_too() -> None:
 
 
 def test_picture_without_bins_says_so() -> None:
-    assert "Calibration was not measured." in calibration_svg([], "x")
+    assert "Too few rows for a curve." in calibration_svg([], "x")
 
 
 def test_title_is_text_and_never_markup() -> None:
