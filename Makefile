@@ -25,7 +25,7 @@ demo: $(READY) ## a federation of real processes on this machine, with a results
 	$(BIN)/fedmap-lab demo --out out/demo
 
 test: $(READY) lint ## everything CI runs: lint, types, all tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check $(SOURCES)

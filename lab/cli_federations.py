@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,7 +60,9 @@ def _tiers_table(demo: Demo) -> Table:
     table = Table(
         title=f"{escape(study.title)}: {label} on rows that nobody trained on", title_justify="left"
     )
-    for column in ("site", "tier", "global model", "site's own model", "rows look"):
+    names = (*study.sites, *demo.fine_tuned, *demo.predicted)
+    table.add_column("site", no_wrap=True, min_width=_longest(names))
+    for column in ("tier", "global model", "own model", "rows look"):
         table.add_column(column)
     for site in study.sites:
         values = [study.value(site, model) for model in ("global", "personal")]
@@ -124,6 +127,10 @@ def leave_one_out_command(
         table.add_row(escape(one.site), *map(_shown, figures), shift)
     answer.print(table)
     answer.print(f"Table and reports in [bold]{escape(str(out))}[/bold]")
+
+
+def _longest(names: Iterable[str]) -> int:
+    return max(map(len, names), default=1)
 
 
 def _shown(figure: object) -> str:

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from common.metrics import Metric, metric_label
 from lab.demo import Demo
@@ -132,6 +133,7 @@ def draw_federation(demo: Demo, path: Path) -> None:
             axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=title)
     for axes in (loss, metric):
         axes.legend(frameon=False, fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _draw_tiers(final, demo, label)
     figure.suptitle(study.title, x=0.01, ha="left", color=INK, fontweight="bold")
     figure.savefig(path, dpi=130)

@@ -56,7 +56,7 @@ def _join(counts: Sequence[float], floor: int) -> list[float]:
             if 0 < cells[cell] < floor:
                 cells[cell + walk.step] += cells[cell]
                 cells[cell] = mark
-    while cells[middle] < floor:  # every cell is small: the nearest block joins, then the next
+    while 0 < cells[middle] < floor:  # every cell is small: the nearest block joins, then the next
         _take_nearest(cells, middle)
     return cells
 

@@ -61,9 +61,9 @@ class MomentSums:
             self._powers[k] += power.sum(0)
         joined = torch.cat([self._last, z])
         old = len(self._last)
-        for lag in range(1, LAGS + 1):
-            later = joined[max(old, lag) :]
-            self._lagged[lag - 1] += (later * joined[max(old, lag) - lag : len(joined) - lag]).sum(0)
+        for lag in range(1, min(LAGS, len(joined) - 1) + 1):
+            begin = max(old, lag)
+            self._lagged[lag - 1] += (joined[begin:] * joined[begin - lag : len(joined) - lag]).sum(0)
         self._last = joined[-LAGS:].clone()
 
     def moments(self) -> Moments:

@@ -9,6 +9,7 @@ from common.shift.reference import InputReference, Reference
 from common.shift.sample import Sample
 
 _MOST_NAMED = 8
+_PLAIN = 3.0  # standard deviations: too far for any finer question to matter
 _CHECK = "Check the unit and the coding of the columns named first; most such differences are mistakes."
 
 
@@ -16,8 +17,7 @@ def input_reasons(known: InputReference, sample: Sample, found: Findings, j: int
     """Why an input was named; the plainest first."""
     reasons = []
     difference, ratio = float(found.difference[j]), float(found.ratio[j])
-    asked = (found.level, found.given, found.spread, found.shape, found.range)
-    if found.level[j] or not any(question[j] for question in asked):  # none: few rows, and very far out
+    if found.level[j] or abs(difference) > _PLAIN:
         reasons.append(_level(known, float(sample.inputs.mean[j]), difference))
     elif found.given[j] and found.given_difference is not None:
         given = float(found.given_difference[j])

@@ -175,7 +175,7 @@ def test_certificates_of_other_roles_open_nothing(centre: Centre, identity: Iden
 def test_a_visitor_with_nothing_is_told_where_to_ask(centre: Centre) -> None:
     access = centre.downloads.allowed(Visitor(None, "10.1.2.3", ""))
     assert not access.listing
-    assert "download link" in access.reason
+    assert "download link" in access.hint
     assert centre.downloads.withdrawals() is not None
     assert centre.downloads.key_fingerprint() == centre.release_key.fingerprint
 

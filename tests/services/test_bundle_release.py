@@ -36,6 +36,8 @@ from tests.services.studies import SmallStudy, operator, run_through, small_stud
 SECONDS = 30.0
 TRIES = 100
 
+pytestmark = pytest.mark.xdist_group("bundle-release")  # one federation for all of them
+
 
 @dataclass(frozen=True)
 class Holder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import settings
 
 from common.shift.pooling import pool_reference
@@ -13,6 +14,12 @@ from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_sit
 # A busy machine is not a failure: no time limit per example.
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tensors this small only lose by threads."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

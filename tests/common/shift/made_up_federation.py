@@ -1,10 +1,9 @@
-"""A made-up federation: four correlated numbers, one indicator, sites that differ by a quarter of a deviation."""
+"""A made-up federation: four correlated numbers, one indicator, sites that differ a little."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
 
 NAMES = ("age", "pressure", "lipids", "sugar", "sex=M")
 SCALED = (True, True, True, True, False)
@@ -14,7 +13,7 @@ _MIX = torch.tensor(
 )
 
 
-def draw_site(seed: int, rows: int = 300, spread: float = 0.25) -> Tensor:
+def draw_site(seed: int, rows: int = 300, spread: float = 0.12) -> Tensor:
     """Rows of one site, scaled."""
     generator = torch.Generator().manual_seed(seed)
     place = spread * torch.randn(4, generator=generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from common.shift.terms import (
 from common.tensor_files import decode_tensors, encode_tensors
 
 FLOOR = 10
+Change = Callable[[ReferenceTerms], ReferenceTerms]
 
 
 def normal(rows: int, inputs: int, seed: int = 0) -> Tensor:
@@ -164,10 +166,8 @@ def test_terms_that_are_not_as_expected_are_refused(fault: str) -> None:
         (lambda t: replace(t, rows=t.rows * 0, counts=t.counts.clamp(min=0) * 0), "moments of no rows"),
     ],
 )
-def test_terms_that_no_site_can_have_are_refused(
-    change: object, named: str, terms: ReferenceTerms = reference_terms(normal(80, 2), (True, True), FLOOR)
-) -> None:
-    assert callable(change)
+def test_terms_that_no_site_can_have_are_refused(change: Change, named: str) -> None:
+    terms = reference_terms(normal(80, 2), (True, True), FLOOR)
     with pytest.raises(RejectedError, match=named):
         check_reference(change(terms), 80)
 
