@@ -118,7 +118,8 @@ def leave_one_out_command(
         return
     label = metric_label(found[0].personal.metric)
     table = Table(title=f"{label} (95 % interval) at the site that stayed out", title_justify="left")
-    for column in ("site", "T2 before", "T2 after", "difference", "T3, all rows", "rows look"):
+    table.add_column("site", no_wrap=True, min_width=_longest(one.site for one in found))
+    for column in ("T2 before", "T2 after", "difference", "T3, all rows", "rows look"):
         table.add_column(column)
     for one in found:
         main = one.personal.main

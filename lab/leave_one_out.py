@@ -90,6 +90,7 @@ def leave_one_out(
             )
         held_out.append(HeldOut(entry.site, tuple(site.name for site in training), personal, predicted))
         shutil.rmtree(folder)
+    shutil.rmtree(out / "work")
     on_site("", len(entries), len(entries))
     _write(held_out, out / "tiers.csv")
     return tuple(held_out)

@@ -97,8 +97,8 @@ class BundleTrust:
             raise NotAllowedError(
                 f"another release key is trusted here than {shown_fingerprint(bare)}",
                 hint=f"Look for a typing mistake first. {_ASK}. Only if it has really changed: "
-                "`fedmap-site bundle trust FINGERPRINT --trust-new-key`. If nobody at the federation knows of a "
-                "change, do not use what you got.",
+                "`fedmap-site bundle trust FINGERPRINT --trust-new-key`. If nobody at the federation knows "
+                "of a change, do not use what you got.",
             )
         return False
 

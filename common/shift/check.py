@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from common.shift.bins import Bins
-from common.shift.judgement import Findings, Flags, judge
+from common.shift.joint import Flags
+from common.shift.judgement import Findings, judge
 from common.shift.reference import InputReference, Reference
 from common.shift.sample import Gathering, Sample
 from common.shift.wording import few_rows_sentences, input_reasons, verdict_sentences

@@ -7,8 +7,7 @@ rows. As the former is an estimate from few sites, differences follow Student's 
 - level: is an input's mean elsewhere?
 - given the others: is it where the other inputs say it should be? Natural differences move inputs together,
   so that a shift in one input alone shows here first. The share is divided so that a shift of one standard
-  deviation is found wherever it can be: an input that would show it at ten times its noise needs little, one
-  at four times needs most (weights of Roeder and Wasserman, Statistical Science 24, 2009).
+  deviation is found wherever it can be (`joint`).
 - spread: is the variance another?
 - shape: is the population stability index larger than a usual site's?
 - range: are more rows beyond the federation's range than any site can have had?
@@ -22,34 +21,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import stats
 from torch import Tensor
 
 from common.shift.bins import Bins
 from common.shift.folding import is_folded
-from common.shift.reference import JointReference, Reference
+from common.shift.joint import Flags, Floats, JointComparison
+from common.shift.reference import Reference
 from common.shift.sample import Sample
+from common.shift.tolerances import (
+    BUDGET,
+    LEAST_DIFFERENCE,
+    LEAST_INDEX,
+    LEAST_OUTSIDE,
+    LEAST_RATIO,
+    MOST_FREEDOM,
+    SLACK,
+)
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-BUDGET = {"level": 0.005, "given": 0.025, "spread": 0.004, "shape": 0.003, "range": 0.003, "joint": 0.005}
-"""Chances of a false alarm, 4.5 % in all: the rest is for what the normal theory does not know."""
-LEAST_DIFFERENCE = 0.2
-"""In standard deviations: what is worth an alarm."""
-LEAST_RATIO = 1.15
-"""Of standard deviations, either way."""
-LEAST_INDEX = 0.1
-"""Below it a distribution counts as stable by convention."""
-LEAST_OUTSIDE = 0.01
-"""Share of rows."""
-
-_SLACK = 0.03  # standard deviations by which any input may be off on its own: instruments, rounding
-_EVEN = 0.25  # of the share for "given the others": divided evenly, so that no input is without
-_SITES_FOR_FULL_SHARE = 15
-_MOST_FREEDOM = 1e6
 _SPARSE_FREEDOM = 5.0  # how often a rare thing is coded differs between sites by factors: a heavy tail
 
 
@@ -78,24 +67,20 @@ def judge(reference: Reference, sample: Sample) -> Findings:
     share = {question: budget / max(len(reference.inputs), 1) for question, budget in BUDGET.items()}
     bins = Bins.of(reference)
     index, outside = _numpy(bins.stability(sample.shares, sample.rows)), _numpy(bins.outside(sample.shares))
-    given, joint = None, None
-    if reference.joint is not None:
-        joint = _Joint.of(reference, reference.joint, sample)
-        given = None if is_folded(len(reference.inputs)) else joint.given_others()
-    nothing = np.zeros(len(reference.inputs), dtype=np.bool_)
-    given_difference = None if given is None else given.difference / asked.deviation
+    joint = None if reference.joint is None else JointComparison.of(reference, reference.joint, sample)
+    given = None
+    if joint is not None and not is_folded(len(reference.inputs)):
+        given = joint.given_others()
     return Findings(
         level=(asked.level() < share["level"]) & (np.abs(asked.difference) >= LEAST_DIFFERENCE),
-        given=nothing
-        if given is None or given_difference is None
-        else given.alarm & (np.abs(given_difference) >= LEAST_DIFFERENCE),
+        given=np.zeros(len(reference.inputs), dtype=np.bool_) if given is None else given.alarm,
         spread=(asked.spread() < share["spread"]) & asked.spread_matters(),
         shape=(_shape(reference, sample, index, _numpy(bins.used())) < share["shape"])
         & (index >= LEAST_INDEX)
         & ~asked.sparse,
         range=(_range(reference, sample.rows, outside) < share["range"]) & (outside >= LEAST_OUTSIDE),
         difference=asked.difference,
-        given_difference=given_difference,
+        given_difference=None if given is None else given.difference,
         ratio=asked.ratio,
         psi=index,
         outside=outside,
@@ -147,7 +132,7 @@ class _Asked:
         return np.where(known, np.sqrt(self.variance) / np.where(known, self.within, 1.0), 1.0)
 
     def level(self) -> Floats:
-        natural = (1 + 1 / self.reference.sites) * self.between**2 + (_SLACK * self.deviation) ** 2
+        natural = (1 + 1 / self.reference.sites) * self.between**2 + (SLACK * self.deviation) ** 2
         # Its own variance where that is larger: a rare value in a few rows is no shift.
         sampling = np.maximum(self.within**2, self.variance) * self.design / self.rows
         total = natural + sampling
@@ -161,7 +146,7 @@ class _Asked:
         known = self.reference.inputs
         usual = np.array([one.log_variance for one in known])
         between = np.array([one.log_variance_between for one in known])
-        natural = (1 + 1 / self.reference.sites) * between**2 + (2 * _SLACK) ** 2
+        natural = (1 + 1 / self.reference.sites) * between**2 + (2 * SLACK) ** 2
         sampling = (np.maximum(self.kurtosis, 3.0) - 1) * self.design / self.rows
         least = 0.5 / self.rows  # a column that is constant here: as if half a row differed
         seen = np.log(np.maximum(self.variance, least * self.within**2 + 1e-300))
@@ -175,87 +160,7 @@ class _Asked:
 
 def _satterthwaite(freedom: float, natural: Floats, total: Floats) -> Floats:
     """Where sampling error outweighs, the uncertainty of the natural spread matters less."""
-    return np.minimum(freedom * (total / natural) ** 2, _MOST_FREEDOM)
-
-
-@dataclass(frozen=True)
-class _Given:
-    alarm: Flags
-    difference: Floats
-
-
-@dataclass(frozen=True)
-class _Joint:
-    """The vector of means under the covariance that a new site's has."""
-
-    sites: int
-    size: int
-    places: Tensor  # dimensions that vary
-    deviation: Tensor
-    precision: Tensor
-    pull: Tensor  # precision · difference
-    squared: float
-    freedom: float
-    chance: float
-
-    @staticmethod
-    def of(reference: Reference, joint: JointReference, sample: Sample) -> _Joint:
-        within = torch.tensor(joint.within, dtype=torch.float64)
-        between = torch.tensor(joint.between, dtype=torch.float64)
-        places = (within.diagonal() > 0).nonzero().flatten()
-        within, between = within[places][:, places], between[places][:, places]
-        own = sample.joint
-        variance, design = within.diagonal(), own.design[places]
-        more = (own.variance[places] - variance).clamp(min=0)
-        error = within * torch.outer(design.sqrt(), design.sqrt()) + (more * design).diag()
-        deviation = (variance + between.diagonal()).sqrt()
-        natural = (1 + 1 / reference.sites) * between + (_SLACK * deviation).square().diag()
-        total = natural + error / sample.rows
-        difference = (own.mean - torch.tensor(joint.mean, dtype=torch.float64))[places]
-        precision = torch.linalg.inv(total)
-        pull = precision @ difference
-        squared, size = max(float(difference @ pull), 0.0), len(places)
-        part = float((precision @ natural).diagonal().mean())  # of nature in the variance
-        if is_folded(len(reference.inputs)):
-            part = 1.0  # sums of many sparse inputs have heavy tails in the rows too
-        freedom = min(reference.freedom / max(part, 1e-3) ** 2, _MOST_FREEDOM)
-        chance = float(stats.f.sf(squared / size, size, freedom))
-        return _Joint(
-            reference.sites, len(joint.mean), places, deviation, precision, pull, squared, freedom, chance
-        )
-
-    def given_others(self) -> _Given:
-        """Each coordinate of a multivariate t given all others."""
-        own_precision, pull = self.precision.diagonal().numpy(), self.pull.numpy()
-        own = pull**2 / own_precision
-        freedom = self.freedom + len(own) - 1
-        scale = (self.freedom + np.maximum(self.squared - own, 0.0)) / freedom
-        chance = stats.f.sf(own / scale, 1, freedom)
-        visibility = self.deviation.numpy() * np.sqrt(own_precision)
-        budget = BUDGET["given"] * min(1.0, self.sites / _SITES_FOR_FULL_SHARE)
-        alarm, difference = np.zeros(self.size, dtype=np.bool_), np.zeros(self.size)
-        alarm[self.places.numpy()] = chance < budget_by_visibility(visibility, budget)
-        difference[self.places.numpy()] = pull / own_precision
-        return _Given(alarm, difference)
-
-
-def budget_by_visibility(visibility: Floats, budget: float) -> Floats:
-    """Divides a budget over tests; a shift of one standard deviation shows at `visibility` times their noise.
-
-    Most shifts are found, over all inputs, where test j alarms at visibility/2 + c/visibility, c the same for
-    all. A part is divided evenly all the same.
-    """
-    seen = np.clip(visibility, 0.1, 30.0)
-    even = np.full(len(seen), _EVEN * budget / len(seen))
-
-    def divided(c: float) -> Floats:
-        return np.asarray(2 * stats.norm.sf(np.maximum(seen / 2 + c / seen, 0.0)))
-
-    def surplus(c: float) -> float:
-        return float(divided(c).sum() - (1 - _EVEN) * budget)
-
-    low, high = -450.0, 10.0 + 50.0 * float(seen.max())
-    return even + divided(float(optimize.brentq(surplus, low, high)))
+    return np.minimum(freedom * (total / natural) ** 2, MOST_FREEDOM)
 
 
 def _numpy(values: Tensor) -> Floats:
@@ -266,7 +171,7 @@ def _shape(reference: Reference, sample: Sample, index: Floats, bins: Floats) ->
     """The index of a natural difference is at most as variable as a squared normal deviate: t² covers it."""
     usual = np.array([one.instability for one in reference.inputs])
     sampling = np.maximum(bins - 1, 1) * sample.inputs.design.numpy() / sample.rows
-    scale = (1 + 1 / reference.sites) * usual + _SLACK**2 + sampling
+    scale = (1 + 1 / reference.sites) * usual + SLACK**2 + sampling
     return np.asarray(2 * stats.t.sf(np.sqrt(np.maximum(index, 0.0) / scale), reference.freedom))
 
 

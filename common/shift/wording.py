@@ -25,7 +25,8 @@ def input_reasons(known: InputReference, sample: Sample, found: Findings, j: int
             f"{abs(given):.1f} standard deviations {_way(given)} than the other inputs of these rows suggest"
         )
     if found.spread[j]:
-        reasons.append(f"its spread is {ratio:.2g} times that at the federation's sites")
+        many = f"its spread is {ratio:.2g} times that at the federation's sites"
+        reasons.append(many if ratio > 0 else "it is the same in all rows")
     if found.range[j]:
         reasons.append(f"{_percent(float(found.outside[j]))} of the rows lie beyond the federation's range")
     if found.shape[j] and not reasons:
