@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from common.shift.check import ShiftReport, check_shift
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.batched_fit import OnEpoch
@@ -29,6 +28,7 @@ from common.decision_rules import DecisionRule
 from common.errors import DataError, TrainingError
 from common.evaluation import local_rule
 from common.personalisation import fine_tune
+from common.shift.check import ShiftReport, check_shift
 from site_agent.personal_comparison import Comparison, compare
 from site_agent.prediction_rows import ReadyModel, shared_model
 
