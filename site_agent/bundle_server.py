@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.bundles.signing import same_fingerprint
+from common.bundles.signing import same_fingerprint, shown_fingerprint
 from common.bundles.verification import VerifiedBundle
 from common.durable_files import storage_error
 from common.errors import ConfigError, FedmapError, NotAllowedError, NotFoundError, StateError
@@ -23,7 +23,6 @@ from common.web.catalogue import Access, Entry, Visitor
 from common.web.https_server import HttpsServer
 from site_agent.bundle_records import Installed
 from site_agent.bundle_store import BundleStore
-from site_agent.bundle_trust import shown_fingerprint
 from site_agent.config import ServeSection
 
 Clock = Callable[[], int]  # unix milliseconds

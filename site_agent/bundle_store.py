@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from common.bundles.signing import shown_fingerprint
 from common.bundles.verification import Trust, VerifiedBundle, against_installed, verify_bundle
 from common.bundles.withdrawals import Withdrawals
 from common.digests import file_sha256
@@ -26,7 +27,7 @@ from common.errors import ConflictError, IntegrityError, NotFoundError, StateErr
 from common.names import shown
 from site_agent.audit_log import AGENT, AuditLog
 from site_agent.bundle_records import SUFFIX, Installed, Records, facts_of, split_reference
-from site_agent.bundle_trust import BundleTrust, shown_fingerprint, together
+from site_agent.bundle_trust import BundleTrust, together
 
 Standing = Literal["ready", "expired", "withdrawn"]
 PERSON = "command line"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from common.bundles.signing import bare_fingerprint
+from common.bundles.signing import bare_fingerprint, shown_fingerprint
 from common.bundles.withdrawals import Withdrawals, newer_of, read_withdrawals
 from common.durable_files import make_folder, read_file, write_durably
 from common.errors import IntegrityError, NotAllowedError, NotFoundError
@@ -35,12 +35,6 @@ class TrustedKey(Section):
 
 class _TrustFile(Section):
     keys: tuple[TrustedKey, ...] = ()
-
-
-def shown_fingerprint(fingerprint: str) -> str:
-    """As on paper: groups that a person can compare."""
-    bare = bare_fingerprint(fingerprint).upper()
-    return "SHA256:" + ":".join(bare[start : start + 4] for start in range(0, len(bare), 4))
 
 
 def together(*lists: Withdrawals | None) -> Withdrawals | None:

@@ -79,7 +79,7 @@ def trust_command(
         shelf.forget_key(fingerprint)
     elif fingerprint:
         shelf.pin_key(fingerprint, "on paper", now_ms(), another=trust_new_key)
-    from site_agent.bundle_trust import shown_fingerprint
+    from common.bundles.signing import shown_fingerprint
 
     keys = [(shown_fingerprint(k.fingerprint), k.source, day(k.at_unix_ms)) for k in shelf.trust.trusted()]
     if as_json:

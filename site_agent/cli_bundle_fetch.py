@@ -100,7 +100,7 @@ def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
 
     The fingerprint, or an empty text where the aggregator has no release key yet.
     """
-    from site_agent.bundle_trust import shown_fingerprint
+    from common.bundles.signing import shown_fingerprint
     from site_agent.wiring import software_version
 
     announced = connection.hello(software_version()).release_key

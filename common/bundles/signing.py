@@ -80,6 +80,11 @@ def bare_fingerprint(text: str) -> str:
     return digits
 
 
+def shown_fingerprint(text: str) -> str:
+    """As on paper, however it was typed."""
+    return _grouped(bare_fingerprint(text))
+
+
 def same_fingerprint(one: str, other: str) -> bool:
     """Whether two spellings mean the same key."""
     return bare_fingerprint(one) == bare_fingerprint(other)

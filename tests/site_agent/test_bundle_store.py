@@ -33,6 +33,7 @@ from common.errors import (
 from site_agent import bundle_store
 from site_agent.bundle_records import split_reference
 from site_agent.bundle_store import BundleStore
+from site_agent.cli_bundles import refuse_if_withdrawn
 from tests.common.bundles.examples import NOW
 from tests.site_agent.bundle_shelf import DAY_MS, Releases, entries_of, tree
 
@@ -254,6 +255,16 @@ def test_a_name_alone_does_not_fall_back_to_an_older_version(
     with pytest.raises(StateError, match="newest version"):
         furnished.open("tiny-t2", NOW)
     assert furnished.open(older.reference, NOW).manifest.version == older.version
+
+
+def test_a_model_that_is_withdrawn_while_it_is_served_is_refused(
+    furnished: BundleStore, releases: Releases
+) -> None:
+    refuse_if_withdrawn(furnished, "tiny-t2-2")
+    furnished.accept_withdrawals(releases.withdraw(2))
+    with pytest.raises(StateError, match="it was wrong"):
+        refuse_if_withdrawn(furnished, "tiny-t2-2")
+    refuse_if_withdrawn(furnished, "tiny-t2-3")
 
 
 def test_rollback_is_judged_per_name(furnished: BundleStore, releases: Releases) -> None:

@@ -58,6 +58,11 @@ def test_true_stands_for_one_and_other_names_are_ignored() -> None:
     assert rows.values[:, 1].tolist() == [1, 0]
 
 
+def test_true_is_no_number() -> None:
+    rows = check_records(PLAN, INPUTS, [record(age=True), record()])
+    assert rows.usable.tolist() == [False, True]
+
+
 def test_a_bad_row_does_not_spoil_the_others() -> None:
     rows = check_records(PLAN, INPUTS, [record(age="old"), record(), record(age=None, smoker="maybe")])
     assert rows.reasons() == ["age: not a number", "", "age: missing; smoker: no category of the plan"]
