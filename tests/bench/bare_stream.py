@@ -1,12 +1,13 @@
 """A bare gRPC byte stream over mutual TLS: what the federation's transfers are measured against.
 
-`python -m tests.bench.bare_stream PORT CERTIFICATE KEY CA FILE` serves three calls with raw bytes and
-gRPC as it comes: `drop` takes a stream and forgets it, `keep` writes it to a file and syncs it, `give`
-sends the bytes of FILE from memory.
+`python -m tests.bench.bare_stream PORT CERTIFICATE KEY CA FILE` serves four calls with raw bytes and
+gRPC as it comes: `drop` takes a stream and forgets it, `keep` writes it to a file and syncs it, `prove` does
+that and takes its SHA-256 along, `give` sends the bytes of FILE from memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -41,6 +42,15 @@ class BareClient:
             for part in self._given():
                 file.write(part)
 
+    def receive_proven(self, path: Path) -> str:
+        """Into a file, with the SHA-256 of the bytes."""
+        digest = hashlib.sha256()
+        with path.open("wb", buffering=0) as file:
+            for part in self._given():
+                digest.update(part)
+                file.write(part)
+        return digest.hexdigest()
+
     def _given(self) -> Iterator[bytes]:
         method: grpc.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream("/bare/give")
         return iter(method(b""))
@@ -64,6 +74,18 @@ def _serve(port: int, certificate: Path, key: Path, ca: Path, source: Path) -> N
             os.fsync(file.fileno())
         return b"%d" % size
 
+    def prove(parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        digest = hashlib.sha256()
+
+        def hashed() -> Iterator[bytes]:
+            for part in parts:
+                digest.update(part)
+                yield part
+
+        size = keep(hashed(), context)
+        digest.hexdigest()
+        return size
+
     def give(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
         return _pieces(data)
 
@@ -71,6 +93,7 @@ def _serve(port: int, certificate: Path, key: Path, ca: Path, source: Path) -> N
     calls: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "drop": grpc.stream_unary_rpc_method_handler(drop),
         "keep": grpc.stream_unary_rpc_method_handler(keep),
+        "prove": grpc.stream_unary_rpc_method_handler(prove),
         "give": grpc.unary_stream_rpc_method_handler(give),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", calls),))

@@ -47,9 +47,11 @@ class Transfer:
     upload: float  # to the receipt: digest, gate, disk, database
     upload_dropped: float  # bare stream, bytes forgotten
     upload_kept: float  # bare stream into a synced file
+    upload_proven: float  # bare stream into a synced file, with its SHA-256
     download: float  # into a checked file
     download_dropped: float
     download_kept: float  # bare stream into a file
+    download_proven: float  # bare stream into a file, with its SHA-256
 
 
 def measure() -> Transfer:
@@ -81,9 +83,11 @@ def measure() -> Transfer:
                 prior = (task.study, task.prior_digest, task.prior_size, folder)
                 timed("download_dropped", bare.receive)
                 timed("download_kept", bare.receive_into, folder / "bare")
+                timed("download_proven", bare.receive_proven, folder / "proven")
                 timed("download", agent.connection.fetch_prior, *prior)
                 timed("upload_dropped", bare.send, "drop", data)
                 timed("upload_kept", bare.send, "keep", data)
+                timed("upload_proven", bare.send, "prove", data)
                 timed("upload", agent.answer, task)
         return Transfer(len(data) / 1e6, wire_ratio(data), **best)
 
