@@ -1,15 +1,14 @@
 """`fedmap-aggregator`: set up and run the central service, invite sites, lead studies, release bundles.
 
 Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a failure;
-130 interrupted. docs/errors.md explains every code. Commands import what is heavy (torch, SQLAlchemy, gRPC)
-themselves, so that --help and a faulty file answer at once.
+69 network, 74 storage, 78 configuration; 130 interrupted. docs/errors.md explains every code. Commands import
+what is heavy (torch, SQLAlchemy, gRPC) themselves, so that --help and a faulty file answer at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +33,7 @@ from aggregator.cli_output import (
 from aggregator.cli_rounds import round_app
 from aggregator.cli_sites import invite_command, revoke_command, sites_command
 from aggregator.cli_studies import POLL_SECONDS, study_app
-from common.errors import FedmapError
+from common.program_end import run_program
 
 app = typer.Typer(
     help="The federation's centre: one command to set up, one to serve, the rest to lead studies.",
@@ -99,6 +98,10 @@ def init_command(
 def serve_command(config: Config = DEFAULT_CONFIG) -> None:
     """Run the aggregator until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
     settings = load_config(config)
+    from aggregator.doctor import before_serving
+
+    for check in before_serving(settings, datetime.now(UTC)):
+        print_text(f"{check.status} {check.name}: {check.finding}", f"  next: {check.next_step}")
     from aggregator.wiring import serve
 
     serve(settings)
@@ -193,33 +196,9 @@ def audit_verify_command(
 
 
 def main() -> None:
-    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    """Entry point: FedMAP errors become one plain message and an exit code, never a stack trace."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
-    try:
-        app(standalone_mode=True)
-    except FedmapError as error:
-        _fail(error.code, error.message, error.hint)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read the output has gone; nothing is wrong here
-        sys.exit(0)
-    except OSError as error:
-        _fail(
-            "files",
-            ": ".join(str(part) for part in (error.strerror or error, error.filename) if part),
-            "check that the path exists, is yours to write, and that the disk is not full",
-        )
-    except KeyboardInterrupt:
-        say.print("interrupted")
-        sys.exit(130)
-
-
-def _fail(code: str, message: str, hint: str) -> None:
-    if "--json" in sys.argv:
-        sys.stderr.write(json.dumps({"error": code, "message": message, "hint": hint}) + "\n")
-    else:
-        say.print(f"[bold red]error[/bold red] ({code}): ", end="")
-        say.print(f"{message}\n  hint: {hint}", markup=False, highlight=False, soft_wrap=True)
-    sys.exit(1)
+    run_program(app, say)
 
 
 if __name__ == "__main__":

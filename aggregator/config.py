@@ -23,6 +23,10 @@ NO_CONFIG = (
     "Run this in the folder of aggregator.toml, or give --config FILE (or FEDMAP_AGGREGATOR_CONFIG). A new "
     "aggregator: `fedmap-aggregator init --address HOST:PORT` writes it."
 )
+NOT_THERE = (
+    "An aggregator that was set up before: is the volume with its state folder mounted? Only for a new one: "
+    "run `fedmap-aggregator init` first."
+)
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki
+from aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.initialise import names_host, pki_paths
 from aggregator.operator_profile import OperatorProfile
@@ -44,7 +44,7 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
         return
     paths = pki_paths(config)
     if not paths.folder.is_dir():
-        yield failed("certificates", f"{paths.folder} is missing", "run `fedmap-aggregator init`")
+        yield failed("certificates", f"{paths.folder} is missing", NOT_THERE)
         return
     renewed = "restart `fedmap-aggregator serve`: it makes a new one"
     authority = _Pair("certificate authority", paths.ca, paths.ca_key, _RESTORE.format(path=paths.folder))

@@ -14,11 +14,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki
+from aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from aggregator.operator_profile import OperatorProfile, profile_text
 from aggregator.release_key import make_release_key, read_release_key, release_key_path
 from common.durable_files import make_folder, read_file, storage_error, sync_folder, write_durably
-from common.errors import ConfigError, ConflictError, StateError
+from common.errors import ConfigError, ConflictError, StateError, StorageError
 from common.names import check_operator_name
 from common.pki import CertificateAuthority, Identity, certificate_facts, fits, key_pem, new_key
 
@@ -114,14 +114,12 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
 
 
 def load_authority(config: AggregatorConfig) -> CertificateAuthority | None:
-    """The aggregator's own authority; None with external PKI. StateError before `init`."""
+    """The aggregator's own authority; None with external PKI. StorageError before `init`, or off its disk."""
     if config.pki.external is not None:
         return None
     paths = pki_paths(config)
     if not paths.ca.is_file():
-        raise StateError(
-            f"{config.server.state} holds no identity yet", hint="run `fedmap-aggregator init` first"
-        )
+        raise StorageError(f"{config.server.state} holds no identity", hint=NOT_THERE)
     return CertificateAuthority.load(read_file(paths.ca), read_file(paths.ca_key))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig
+from aggregator.config import NOT_THERE, AggregatorConfig
 from aggregator.store import BlobStore, Store, schema_status
 from common.durable_files import FolderLock, read_file
-from common.errors import ConfigError, StateError
+from common.errors import ConfigError, StorageError
 
 
 def database_url(config: AggregatorConfig) -> str:
@@ -41,11 +41,9 @@ def state_lock(config: AggregatorConfig) -> FolderLock:
 
 
 def make_store(config: AggregatorConfig) -> Store:
-    """The store, not opened yet. StateError before `init`."""
+    """The store, not opened yet. StorageError before `init`, or without its disk."""
     if not config.server.state.is_dir():
-        raise StateError(
-            f"{config.server.state} does not exist yet", hint="run `fedmap-aggregator init` first"
-        )
+        raise StorageError(f"{config.server.state} does not exist", hint=NOT_THERE)
     return Store(database_url(config), BlobStore(blob_folder(config)))
 
 

@@ -240,8 +240,10 @@ class Agent:
         notice = Notice.of(error)
         if ended:
             notice = Notice(
-                f"this site's certificate ended on {self._renewal.facts.not_after:%Y-%m-%d %H:%M} UTC",
-                "Ask the operator for a new invitation, then run `fedmap-site enrol --again`.",
+                f"this site's certificate ended on {self._renewal.facts.not_after:%Y-%m-%d %H:%M} UTC, by "
+                f"this machine's clock ({self._now():%Y-%m-%d %H:%M} UTC)",
+                "If the clock is right: ask the operator for a new invitation, then run "
+                "`fedmap-site enrol --again`.",
             )
         self._log.warning("waiting", code=error.code, seconds=round(seconds, 1))
         self._status.trouble(notice)

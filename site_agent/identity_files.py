@@ -45,7 +45,8 @@ def read_identity(state: Path) -> SiteIdentity:
     if not is_enrolled(state):
         raise StateError(
             "this site has no certificate yet",
-            hint="Run `fedmap-site enrol` with the joining file and the token of your invitation.",
+            hint=f"A site that had enrolled: is the volume with its state folder {state} mounted? A new one: "
+            "run `fedmap-site enrol` with the joining file and the token of your invitation.",
         )
     # One look at the link, so that a switch in between cannot mix two generations.
     folder = folder.resolve()
