@@ -162,8 +162,11 @@ def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
 
 
 def _chain(name: str, certificate: bytes, authority: bytes, now: datetime.datetime) -> Check:
+    """Who issued it. Its dates have a line of their own, and must not look like a stranger's certificate."""
+    facts = certificate_facts(certificate)
+    within = min(max(now, facts.not_before), facts.not_after)
     try:
-        verify_chain(certificate, authority, now)
+        verify_chain(certificate, authority, within)
     except FedmapError as error:
         return failed(name, f"its chain does not hold: {error.message}", error.hint)
     return fine(name, "comes from the federation's authority")

@@ -44,6 +44,7 @@ def state_folder(state: Path) -> Iterator[Check]:
         try_writing(state)
     except StorageError as error:
         yield failed("state folder", f"it cannot be written: {error.message}", error.hint)
+        return
     open_to = stat.S_IMODE(state.stat().st_mode) & 0o077
     if open_to:
         yield Check(
@@ -136,7 +137,15 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
     # The own authority's certificate covers localhost; an external one may cover the public name only.
     near = config.pki.external is None and host in _ANY
     target = replace(profile, address=f"localhost:{number}") if near else profile
-    yield _asked("port", f"{config.listen} is served by this aggregator", target)
+    asked = _asked("port", f"{config.listen} is served by this aggregator", target)
+    if asked.status == "fail":
+        asked = failed(
+            "port",
+            f"something answers on {config.listen}, and it is not this aggregator: {asked.finding}",
+            f"if the aggregator does not run, another program has its port (`ss -ltnp sport = :{number}`): "
+            f"stop that, or set another port as server.listen; if it runs: {asked.next_step}",
+        )
+    yield asked
 
 
 def downloads(config: AggregatorConfig) -> Iterator[Check]:

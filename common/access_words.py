@@ -28,9 +28,8 @@ def let_in(path: Path) -> str:
     if owner is None or owner[1].st_uid == me:
         return f"Give user {me} access to {path} (chmod u+rwX)."
     closed, facts = owner
-    return (
-        f"Give it to user {me} (chown -R {me} {closed}), or run program or container as user {facts.st_uid}."
-    )
+    give = f"Give it to user {me}: chown -R {me} {closed}"
+    return f"{give}." if facts.st_uid == 0 else f"{give}; or run as user {facts.st_uid}."
 
 
 def missing_mount(path: Path) -> str:

@@ -10,14 +10,14 @@ import datetime
 from pathlib import Path
 
 from common.certificates import CertificateFacts, certificate_facts
-from common.durable_files import try_writing
+from common.durable_files import FolderLock, try_writing
 from common.errors import ConfigError, FedmapError, NotAllowedError, StorageError
 from common.service_config import read_config
 from site_agent.clock_skew import SKEW_SECONDS, Skew, skew_of
 from site_agent.config import NO_CONFIG, SiteConfig
 from site_agent.connection import Connection
 from site_agent.findings import Finding, failed, failed_by, passed, warned
-from site_agent.identity_files import read_identity
+from site_agent.identity_files import LOCK, read_identity
 from site_agent.network_checks import check_way
 from site_agent.renewal import credentials_of, read_authority
 from site_agent.routes import route_of
@@ -28,6 +28,7 @@ from site_agent.site_checks import (
     check_policy,
     check_ports,
     check_state,
+    refuse_taken_port,
 )
 
 
@@ -61,12 +62,15 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
 def before_running(config: SiteConfig, now: datetime.datetime) -> list[Finding]:
     """What `run` has to say of this machine before it starts; what may mend by itself does not stop it.
 
-    `StorageError` where the state folder is missing or cannot be written, `StateError` without a certificate.
+    `StorageError` where the state folder is missing, cannot be written or is another agent's, `PortError`
+    where the metrics' port is taken, `StateError` without a certificate.
     """
     state = config.site.state
     if not state.is_dir():
         raise StorageError(f"the state folder {state} is not there", hint=STATE_MISSING)
     try_writing(state)
+    with FolderLock(state / LOCK):  # whoever holds it has the port too
+        refuse_taken_port(config)
     identity = read_identity(state)
     found = [*check_state(state), *check_data(config), *check_identity(config, identity, now)]
     return [finding for finding in found if finding.verdict != "ok"]

@@ -3,8 +3,8 @@
 The same door, the same training and the same exit gate as in a real round, in a folder of its own. The centre
 is played here, with this site as the only one: its own statistics make the scaler, its own first model the
 first prior. What would leave lies then in the folder, each answer with its manifest. Steps: (1) statistics,
-(2) first model, (3) one round, (4) the decision rule, (5) evaluation. The approvals, the models and the outbox
-of the real study are not touched, and no connection is made: nothing in here could make one.
+(2) first model, (3) one round, (4) the decision rule, (5) evaluation. Approvals, models and outbox of the
+real study are not touched, and no connection is made: nothing in here could make one.
 """
 
 from __future__ import annotations

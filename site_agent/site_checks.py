@@ -11,10 +11,9 @@ import shutil
 import stat
 from pathlib import Path
 
-from common.access_words import missing_mount
 from common.certificates import CertificateFacts, Identity, certificate_facts
 from common.durable_files import storage_error, try_writing
-from common.errors import FedmapError
+from common.errors import FedmapError, StorageError
 from common.listening import bind_fault
 from common.pki import fits
 from common.telemetry import is_telemetry
@@ -29,7 +28,7 @@ STATE_MISSING = (
     "is [site] state."
 )
 LOW_BYTES, ENOUGH_BYTES = 256 << 20, 2 << 30
-_SECONDS = 5.0
+_SECONDS = 2.0
 
 
 def check_policy(config: SiteConfig) -> Finding:
@@ -86,18 +85,24 @@ def check_data(config: SiteConfig) -> list[Finding]:
     return [_data_file(name, path) for name, path in sorted(paths.items())]
 
 
-def _data_file(name: str, path: Path) -> Finding:
+def require_readable(path: Path) -> None:
+    """`StorageError` where a patients' file is not there or not this account's to read."""
     try:
         if path.is_dir():
-            count = sum(1 for _ in path.iterdir())
-            return passed("data", f"{name}: {path} is a folder of {count} files and can be read")
-        with path.open("rb"):
-            pass
-    except FileNotFoundError:
-        return failed("data", f"{name}: {path} is not there", f"{missing_mount(path)} The key is [data].")
+            next(path.iterdir(), None)
+        else:
+            path.open("rb").close()
     except OSError as error:
-        refused = storage_error(error, path)
-        return failed("data", f"{name}: {refused.message}", f"{refused.hint} Reading is all the agent does.")
+        raise storage_error(error, path) from error
+
+
+def _data_file(name: str, path: Path) -> Finding:
+    try:
+        require_readable(path)
+    except StorageError as error:
+        return failed("data", f"{name}: {error.message}", f"{error.hint} Reading is all the agent does.")
+    if path.is_dir():
+        return passed("data", f"{name}: {path} is a folder of {sum(1 for _ in path.iterdir())} files")
     return passed("data", f"{name}: {path} can be read ({path.stat().st_size:,} bytes)")
 
 
@@ -111,6 +116,14 @@ def check_ports(config: SiteConfig) -> list[Finding]:
         return [passed("metrics", f"{listen} answers")]
     fault = bind_fault(host, port, "[metrics] listen")
     return [failed_by("metrics", fault)] if fault else [passed("metrics", f"{listen} is free")]
+
+
+def refuse_taken_port(config: SiteConfig) -> None:
+    """`PortError` where the metrics could not be served; before anything heavy is loaded."""
+    listen = config.metrics.listen
+    fault = bind_fault(host_of(listen), port_of(listen), "[metrics] listen") if listen else None
+    if fault is not None:
+        raise fault
 
 
 def check_identity(config: SiteConfig, identity: SiteIdentity, now: datetime.datetime) -> list[Finding]:

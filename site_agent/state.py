@@ -32,6 +32,7 @@ from common.names import check_study_name
 from common.parameter_files import decode_parameters, encode_parameters
 from common.service_config import Section
 from common.study_terms import StudyTerms, parse_terms
+from site_agent.identity_files import LOCK
 
 MODELS_KEPT = 3
 """A fit of round r starts from the newest model before r; one more is for a round that is asked again."""
@@ -76,7 +77,7 @@ class SiteState:
         self.folder = folder
         self.outbox_folder = folder / "outbox"
         self.audit_path = folder / "audit.jsonl"
-        self.lock = FolderLock(folder / "lock")
+        self.lock = FolderLock(folder / LOCK)
 
     def prepare(self) -> None:
         """Make what is missing."""

@@ -176,7 +176,7 @@ def test_a_further_operator_works_from_elsewhere_until_revoked(served: Path, tmp
 
 def test_a_second_service_on_the_same_state_folder_is_refused(served: Path) -> None:
     done = aggregator(served, "serve")
-    assert done.returncode == 1
+    assert done.returncode == 74
     assert "error (storage)" in done.stderr
     assert "another process" in done.stderr
 
