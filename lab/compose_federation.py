@@ -23,7 +23,7 @@ from lab.command_records import Record, StatusSeen
 from lab.local_federation import LocalSite
 from lab.local_tiers import PersonalReport, TierResults, predicted
 
-PLACES: Mapping[str, int] = {"hospital-a": 1, "hospital-b": 1, "hospital-c": 1, "clinic": 2, "practice": 3}
+PLACES: Mapping[str, int] = {"site-a": 1, "site-b": 1, "site-c": 1, "clinic": 2, "practice": 3}
 """The sites' services in docker-compose.yml, each with the tier that it plays."""
 OWN_DATA = "own"
 SEAT, PLAN = "site.json", "plan.toml"

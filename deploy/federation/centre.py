@@ -75,7 +75,7 @@ def _invite(tray: Path, seat: dict[str, Any]) -> None:
 
 def _run_study(seats: list[dict[str, Any]]) -> str:
     """Create, start and watch; whatever of it is done already is not done again."""
-    study, plan = str(seats[0]["study"]), TRAYS / "hospital-a" / "plan.toml"
+    study, plan = str(seats[0]["study"]), TRAYS / "site-a" / "plan.toml"
     named = [part for seat in seats for part in ("--site", seat["site"])]
     terms = ["--rounds", str(seats[0]["rounds"]), "--seed", str(seats[0]["seed"])]
     phases = {known["study"]: known["phase"] for known in asked(PROGRAM, "status")["studies"]}

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 LOOK_SECONDS = 1.0
 
 
-class CommandFailed(Exception):
+class CommandError(Exception):
     """A command ended with an error, which it has printed itself."""
 
 
@@ -30,7 +30,7 @@ def give(program: str, *arguments: str) -> str:
         [program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
     if done.returncode != 0:
-        raise CommandFailed(f"{program} {' '.join(arguments[:2])} ended with {done.returncode}")
+        raise CommandError(f"{program} {' '.join(arguments[:2])} ended with {done.returncode}")
     return done.stdout
 
 
@@ -39,7 +39,7 @@ def patiently(program: str, *arguments: str) -> str:
     while True:
         try:
             return give(program, *arguments)
-        except CommandFailed as failure:
+        except CommandError as failure:
             say(f"{failure}; trying again")
             time.sleep(LOOK_SECONDS)
 

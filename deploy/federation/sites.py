@@ -16,7 +16,7 @@ from typing import Any
 
 from deploy.federation.commands import (
     LOOK_SECONDS,
-    CommandFailed,
+    CommandError,
     asked,
     become,
     give,
@@ -31,6 +31,7 @@ PROGRAM = "fedmap-site"
 HOME = Path("/var/lib/fedmap")
 TRAY = Path("/data")
 BUNDLES = HOME / "bundles"
+METRICS = "0.0.0.0:9464"
 
 
 def hospital() -> None:
@@ -85,7 +86,7 @@ def _enrolled() -> dict[str, Any]:
         try:
             fingerprint = ["--ca-fingerprint", letter["ca_fingerprint"]]
             say(give(PROGRAM, "enrol", "--joining", str(HOME / "joining.pem"), *fingerprint))
-        except CommandFailed as failure:  # the aggregator starts again, or a newer letter is on its way
+        except CommandError as failure:  # the aggregator starts again, or a newer letter is on its way
             say(f"{failure}; trying again")
             time.sleep(LOOK_SECONDS)
     return seat
@@ -96,7 +97,8 @@ def _configure(seat: dict[str, Any], address: str) -> None:
     write_whole(
         Path(os.environ["FEDMAP_SITE_CONFIG"]),
         f'[site]\nname = "{seat["site"]}"\nstate = "state"\n\n[aggregator]\naddress = "{address}"\n\n'
-        f'[data]\nfile = "{TRAY / seat["data"]}"\n\n[policy]\nfile = "policy.toml"\n',
+        f'[data]\nfile = "{TRAY / seat["data"]}"\n\n[policy]\nfile = "policy.toml"\n\n'
+        f'[metrics]\nlisten = "{METRICS}"\n',
     )
 
 
@@ -111,7 +113,7 @@ def _downloaded() -> str:
         trusted = ["--ca", str(HOME / "ca.pem"), "--fingerprint", release["fingerprint"]]
         try:
             say(give(PROGRAM, "bundle", "fetch", "--link", release["url"], "--install", *trusted))
-        except CommandFailed as failure:
+        except CommandError as failure:
             say(f"{failure}; trying again")
             time.sleep(LOOK_SECONDS)
 
