@@ -148,7 +148,7 @@ class _Reader:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def read(self, count: int) -> bytes:
+    def read(self, count: int = -1, /) -> bytes:
         return self._member._seen(self._member._stream.read(count))
 
 

@@ -134,7 +134,7 @@ class BundleRelease:
         digest = row.prior_digest if row is not None else ""
         if row is not None and not digest:
             raise StateError(
-                f"the prior of round {number} of {study.state.study} was deleted: retention.keep_rounds is set",
+                f"the prior of round {number} of {study.state.study} was deleted by retention.keep_rounds",
                 hint="release the last round; priors of older ones are kept when keep_rounds is 0",
             )
         prior = self._prior(study, digest)

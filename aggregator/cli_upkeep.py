@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggregator.backup_archive import BackupManifest
     from aggregator.message_json import JsonValue
     from common.contract.v1 import operator_pb2 as pb
-    from common.deletion import DeletionRecord, Trust
+    from common.deletion import Trust
 
 deletion_app = typer.Typer(help="Certificates of deletion.", no_args_is_help=True, add_completion=False)
 
@@ -92,9 +92,7 @@ def restore_command(
     print_text(f"Restored {file} into {state}", *_lines(manifest))
     missing = (*(str(state / name) for name in manifest.left_out), *manifest.outside)
     if missing:
-        print_text(
-            "Put these in place yourself, they are not in the backup:", *(f"  {one}" for one in missing)
-        )
+        print_text("Put these in place, they are not in the backup:", *(f"  {one}" for one in missing))
     print_text("Next: fedmap-aggregator doctor, then fedmap-aggregator serve")
 
 
@@ -153,28 +151,14 @@ def deletion_verify_command(
     as_json: Json = False,
 ) -> None:
     """Check who signed a certificate of deletion, and that nothing in it was changed. Asks nobody."""
-    from common.deletion import read_deletion
+    from common.deletion import deletion_lines, read_deletion
     from common.durable_files import read_file
 
     record, signer = read_deletion(read_file(file), _trust(fingerprint, ca, config))
     if as_json:
         print_json({"signed_by": signer, **record.model_dump(mode="json")})
         return
-    print_text(*deletion_lines(file, record, signer))
-
-
-def deletion_lines(file: Path, record: DeletionRecord, signer: str) -> list[str]:
-    """What a certificate says, for people."""
-    files = sum(one.kind != "answer" for one in record.deleted)
-    rows = ", ".join(f"{count:,} {name}" for name, count in record.rows.items())
-    return [
-        f"{file} is genuine, signed by {signer}",
-        f"  study     {record.study}, at {record.owner}",
-        f"  deleted   {rows}; {files:,} file(s), {record.bytes:,} bytes",
-        f"  finished  {moment(record.finished_unix_ms)}, by {record.actor}",
-        *(f"  kept      {one}" for one in record.kept),
-        f"  audit     entry {record.audit_entries}, {record.audit_head}",
-    ]
+    print_text(*deletion_lines(file.name, record, signer))
 
 
 def _trust(fingerprint: str, ca: Path | None, config: Path) -> Trust:

@@ -154,10 +154,8 @@ class EstimationWorker:
             process.stdin.flush()
             reply = reply_of(process.stdout.readline())
         except (OSError, ValueError) as error:  # its end of a pipe is gone, or the reply was cut off
-            how = self._end_process()
-            raise (
-                self._too_long() if hung.is_set() else _crashed("ended before it had a result", how)
-            ) from error
+            crash = _crashed("ended before it had a result", self._end_process())
+            raise (self._too_long() if hung.is_set() else crash) from error
         finally:
             watch.cancel()
         if isinstance(reply, Failed):
@@ -168,9 +166,9 @@ class EstimationWorker:
 
     def _too_long(self) -> TrainingError:
         return TrainingError(
-            f"the estimation process had no result after {self._longest_seconds / 60:g} minutes, and was ended",
-            hint="look at the machine's load, memory and disk; raise limits.estimation_minutes if a computation "
-            "really takes so long; `fedmap-aggregator study resume` tries again",
+            f"the estimation process had no result in {self._longest_seconds / 60:g} minutes, and was ended",
+            hint="look at the machine's load, memory and disk; raise limits.estimation_minutes if it really "
+            "takes so long; `fedmap-aggregator study resume` tries again",
         )
 
     def _running(self) -> subprocess.Popen[bytes] | None:

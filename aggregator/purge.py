@@ -205,7 +205,7 @@ class StudyPurge:
         return record
 
     def _delete_unnamed(self, digests: Collection[str]) -> None:
-        """In turns with all who write rows: a file that a new row names just now is not taken from under it."""
+        """In turns with all who write rows: a file that a new row names just now stays."""
         blobs, ordered = self._store.blobs, sorted(digests)
         for start in range(0, len(ordered), _AT_ONCE):
             with self._store.transaction() as transaction:

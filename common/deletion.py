@@ -132,6 +132,21 @@ def read_deletion(data: bytes, trust: Trust) -> tuple[DeletionRecord, str]:
     return record, signer
 
 
+def deletion_lines(name: str, record: DeletionRecord, signer: str) -> list[str]:
+    """What a certificate that was checked says, for people."""
+    files = [one for one in record.deleted if one.kind != "answer"]
+    rows = "".join(f"{count:,} {kind}, " for kind, count in record.rows.items())
+    finished = datetime.fromtimestamp(record.finished_unix_ms / 1000, UTC)
+    return [
+        f"{name} is genuine, signed by {signer}",
+        f"  study     {record.study}, at {record.owner}",
+        f"  deleted   {rows}{len(files):,} file(s), {record.bytes:,} bytes",
+        f"  finished  {finished:%Y-%m-%d %H:%M} UTC, by {record.actor}",
+        *(f"  kept      {one}" for one in record.kept),
+        f"  audit     entry {record.audit_entries}, {record.audit_head}",
+    ]
+
+
 def _check_centre(record: DeletionRecord, content: bytes, signed: object, trust: Trust) -> str:
     if record.place != "aggregator":
         raise _damaged("a site's deletion is not signed by a release key")

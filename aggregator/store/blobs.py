@@ -127,7 +127,7 @@ class BlobStore:
         return self._quarantine / self.path(digest).name
 
     def unnamed(self, named: frozenset[str], before: float) -> dict[str, int]:
-        """Blobs that no row names, written before that time (unix seconds): what a crash left. Digest → size."""
+        """Size by digest of blobs that no row names, written before that time (unix s): a crash left them."""
         found = {}
         try:
             for path in self._kept.glob("*/*"):
@@ -147,7 +147,7 @@ class BlobStore:
             raise storage_error(error, path) from error
 
     def delete(self, paths: Iterable[Path]) -> None:
-        """For who made sure, in a transaction that still holds, that no row names them. Gone ones are skipped."""
+        """For who made sure, in a transaction that still holds, that no row names them."""
         folders = set()
         for path in paths:
             try:
