@@ -33,6 +33,7 @@ from aggregator.cli_output import (
 from aggregator.cli_rounds import round_app
 from aggregator.cli_sites import invite_command, revoke_command, sites_command
 from aggregator.cli_studies import POLL_SECONDS, study_app
+from aggregator.cli_upkeep import backup_command, deletion_app, purge_command, restore_command
 from common.program_end import run_program
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.add_typer(round_app, name="round")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
+app.add_typer(deletion_app, name="deletion")
 DOCTOR_FOUND_A_FAILURE = 3
 _HEALTH_SECONDS = 10.0
 
@@ -152,6 +154,9 @@ def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
 app.command("invite")(invite_command)
 app.command("sites")(sites_command)
 app.command("revoke")(revoke_command)
+app.command("backup")(backup_command)
+app.command("restore")(restore_command)
+app.command("purge")(purge_command)
 
 
 @app.command("status")

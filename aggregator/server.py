@@ -46,6 +46,7 @@ CHUNK_RPCS = (
     "/fedmap.v1.BundleService/FetchBundle",
     "/fedmap.v1.OperatorService/ExportDrop",
     "/fedmap.v1.OperatorService/DownloadBundle",
+    "/fedmap.v1.OperatorService/FetchDeletion",
 )
 UPLOAD_RPC = "/fedmap.v1.FederationService/SubmitAnswer"
 _SHORT_CALLS = 64  # threads beside those of the long polls

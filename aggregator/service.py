@@ -30,7 +30,14 @@ from aggregator.coordinator_events import (
     Tick,
 )
 from aggregator.coordinator_questions import due_compute, is_late, next_tick, participants, tasks_for
-from aggregator.coordinator_state import OpenTask, StudyState, new_study, state_from_json, state_to_json
+from aggregator.coordinator_state import (
+    OpenTask,
+    StudyState,
+    new_study,
+    state_from_json,
+    state_to_json,
+    without_content,
+)
 from aggregator.file_sites import FileSites
 from aggregator.liveness import Instance, Liveness
 from aggregator.metrics import AggregatorMetrics
@@ -230,6 +237,17 @@ class StudyService:
         if changed:
             self._changed(now_at)
         return now_at
+
+    def forget_content(self, name: str, now: int, also: Also) -> Study:
+        """An ended study keeps its record only; stored together with what `also` writes."""
+        with self.exclusively(name) as study:
+            state = without_content(study.state, now)
+            with self._store.transaction() as transaction:
+                also(transaction)
+                version = _save(transaction, state, study.version)
+            after = self._studies[name] = replace(study, state=state, version=version)
+        self._changed(after)
+        return after
 
     def leave_all(self, site: str, reason: str) -> None:
         """A site that is shut out leaves every study; the others go on."""

@@ -40,10 +40,30 @@ def state_lock(config: AggregatorConfig) -> FolderLock:
     return FolderLock(config.server.state / "lock")
 
 
+def upkeep_lock(config: AggregatorConfig) -> FolderLock:
+    """Held by a backup and by a deletion: what one copies the other must not remove meanwhile."""
+    return FolderLock(config.server.state / "upkeep.lock")
+
+
+def restoring_mark(state: Path) -> Path:
+    """There while a restore is under way, and after one that was interrupted."""
+    return state / ".restoring"
+
+
+def check_restored(config: AggregatorConfig) -> None:
+    """StateError where a restore was interrupted: half a state folder is not served."""
+    if restoring_mark(config.server.state).exists():
+        raise StateError(
+            f"a restore into {config.server.state} was interrupted",
+            hint="run the same `fedmap-aggregator restore` again: it begins anew",
+        )
+
+
 def make_store(config: AggregatorConfig) -> Store:
-    """The store, not opened yet. StorageError before `init`, or without its disk."""
+    """The store, not opened yet. StorageError before `init` or without its disk, StateError during a restore."""
     if not config.server.state.is_dir():
         raise StorageError(f"{config.server.state} does not exist", hint=NOT_THERE)
+    check_restored(config)
     return Store(database_url(config), BlobStore(blob_folder(config)))
 
 

@@ -50,6 +50,7 @@ def study_status(
         prior_digest=state.prior_digest,
         metric=study.terms.plan.task.metric,
         quorum=state.quorum,
+        purged_unix_ms=state.purged_at or 0,
     )
     if task is not None:
         status.task_id = task.id

@@ -82,6 +82,7 @@ class Agent:
         courier: Courier,
         desk: TaskDesk,
         workplace: Callable[[], Workplace],
+        upkeep: Callable[[], None],
         audit: AuditLog,
         metrics: SiteMetrics,
         status: AgentStatus,
@@ -97,6 +98,7 @@ class Agent:
         self._courier = courier
         self._desk = desk
         self._workplace = workplace
+        self._upkeep = upkeep
         self._audit = audit
         self._metrics = metrics
         self._status = status
@@ -138,6 +140,7 @@ class Agent:
         if not self._connected:
             self._greet()
         self._renew_if_due()
+        self._upkeep()
         self._courier.send()
         task = self._ask(workplace)
         if task is not None:

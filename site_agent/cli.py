@@ -23,6 +23,7 @@ from site_agent.cli_outbox import audit_app, outbox_app, reject_command, release
 from site_agent.cli_output import say
 from site_agent.cli_personalise import personalise_command
 from site_agent.cli_predict import check_shift_command, predict_command
+from site_agent.cli_purge import deletion_app, purge_command
 from site_agent.cli_run import health_command, round_app, run_command, status_command
 from site_agent.cli_serve import serve_command
 from site_agent.cli_studies import approve_command, leave_command, studies_command
@@ -48,6 +49,8 @@ app.add_typer(outbox_app, name="outbox")
 app.command("release")(release_command)
 app.command("reject")(reject_command)
 app.add_typer(audit_app, name="audit")
+app.command("purge")(purge_command)
+app.add_typer(deletion_app, name="deletion")
 app.add_typer(round_app, name="round")
 bundle_app.command("fetch")(fetch_command)
 bundle_app.command("card")(card_command)

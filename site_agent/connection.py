@@ -26,9 +26,10 @@ from common.digests import file_sha256, is_digest
 from common.durable_files import storage_error
 from common.errors import FedmapError, IntegrityError
 from common.fault_points import reach
-from common.transport.channel_options import CHUNK, PROTOCOL, client_options
+from common.transport.channel_options import CHUNK, client_options
 from common.transport.chunk_messages import read_chunk, serialise_upload
 from common.transport.chunks import file_chunks
+from common.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL
 from common.transport.status import raise_typed
 
 # Short calls answer from memory or one database read. A transfer has as long as the aggregator gives it.
@@ -133,7 +134,7 @@ class Connection:
     def hello(self, version: str, seconds: float = CALL_SECONDS) -> Greeting:
         """Exchange versions and clocks."""
         request = pb.HelloRequest(
-            oldest_protocol=PROTOCOL, newest_protocol=PROTOCOL, software_version=version
+            oldest_protocol=OLDEST_PROTOCOL, newest_protocol=PROTOCOL, software_version=version
         )
         answer = self._typed(lambda: self._stub().Hello(request, timeout=seconds))
         return Greeting(

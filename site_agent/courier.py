@@ -108,6 +108,8 @@ class Courier:
 
     def _ready(self) -> list[OutboxItem]:
         now = self._monotonic()
+        for item in [item for item in self._open.values() if not item.folder.is_dir()]:
+            del self._open[item.id]  # purged with its study
         return [
             item
             for item in self._open.values()

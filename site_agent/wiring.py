@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from site_agent.metrics import SiteMetrics
     from site_agent.notices import Tell
     from site_agent.outbox import Outbox
+    from site_agent.purge import SitePurge
     from site_agent.renewal import Renewal
     from site_agent.state import SiteState
     from site_agent.stopping import Stop
@@ -91,6 +92,19 @@ class Site:
         from site_agent.drop_rounds import FileSite
 
         return FileSite(self.name, read_identity(self.config.site.state), self.state, self.audit)
+
+    def purge(self) -> SitePurge:
+        from site_agent.purge import SitePurge
+
+        return SitePurge(
+            self.name,
+            software_version(),
+            self.state,
+            self.outbox,
+            self.audit,
+            lambda: read_identity(self.config.site.state),
+            clock_ms,
+        )
 
     def workplace(self, policy: SitePolicy) -> Workplace:
         from site_agent.workplace import Workplace
@@ -181,9 +195,15 @@ def _join(
     from site_agent.courier import Courier
     from site_agent.heartbeat import Heartbeat
     from site_agent.notices import Notices
+    from site_agent.retention import SiteRetention
     from site_agent.task_desk import TaskDesk
 
     timing = site.config.agent
+
+    def phases() -> dict[str, str]:
+        return {study.study: study.phase for study in connection.studies()}
+
+    days = site.config.retention.days_after_end
     notices = Notices(tell)
     heartbeat = Heartbeat(connection.heartbeat, instance, timing.heartbeat_seconds)
     return Agent(
@@ -195,6 +215,7 @@ def _join(
         courier=Courier(site.outbox, connection, heartbeat, metrics, notices, stop),
         desk=TaskDesk(site.state, connection, heartbeat, metrics, notices, stop),
         workplace=watch,
+        upkeep=SiteRetention(days, site.state, site.purge(), phases, clock_ms),
         audit=site.audit,
         metrics=metrics,
         status=AgentStatus(site.config.site.state, clock_ms),
