@@ -85,7 +85,7 @@ def profile_path(config: AggregatorConfig) -> Path:
 
 
 def has_identity(config: AggregatorConfig) -> bool:
-    """Whether `init` has been through: in one rename, so never half. False with an external PKI: it checks."""
+    """Whether `init` has made one, which happens in one rename. An external PKI is none of its making."""
     return config.pki.external is None and pki_paths(config).folder.exists()
 
 

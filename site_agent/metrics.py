@@ -1,4 +1,4 @@
-"""The agent's own figures for Prometheus: work, bytes, outbox, certificate, contact. Never one about patients."""
+"""The agent's own figures for Prometheus: work, bytes, outbox, contact. Never one about patients."""
 
 from __future__ import annotations
 

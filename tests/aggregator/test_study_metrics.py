@@ -13,7 +13,16 @@ from common.contract.v1 import federation_pb2, operator_pb2
 from common.digests import sha256_hex
 from common.errors import RejectedError, StorageError, TrainingError
 from common.gauges import DiskSpace
-from tests.aggregator.centre import OPERATOR, SILENT_AFTER, START, Centre, Site, centre_in, run_until, scripted
+from tests.aggregator.centre import (
+    OPERATOR,
+    SILENT_AFTER,
+    START,
+    Centre,
+    Site,
+    centre_in,
+    run_until,
+    scripted,
+)
 
 STUDY = {"study": "small-binary"}
 
@@ -108,9 +117,7 @@ def test_a_round_without_scores_keeps_the_metric_of_the_round_before(
     assert of_study(centre, "round_metric", metric="auroc", model="personal") == pytest.approx(0.8)
 
 
-def test_a_site_past_the_deadline_is_late_by_so_many_seconds(
-    centre: Centre, pair: tuple[Site, Site]
-) -> None:
+def test_a_site_past_the_deadline_is_late_by_so_many_seconds(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
     pair[0].work(study)
     centre.clock.now = centre.task(study).deadline_at + 90_000
@@ -246,10 +253,10 @@ def test_a_site_that_could_not_do_it_is_counted_with_its_code(
     assert states(centre)["north"] == "failed"
 
 
-def test_the_end_of_each_site_certificate_is_shown_until_the_site_is_revoked(
-    centre: Centre, pair: tuple[Site, Site]
-) -> None:
+def test_the_end_of_each_site_certificate_is_shown_until_the_site_is_revoked(centre: Centre) -> None:
     name = "site_certificate_ends_timestamp_seconds"
+    for site in ("north", "south"):
+        centre.enrolled(site)
     ends = read(centre, name, site="north")
     assert ends == pytest.approx(START / 1000 + 90 * 86_400, abs=3600)
     assert read(centre, name, site="south") == pytest.approx(ends)
