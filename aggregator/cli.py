@@ -60,18 +60,28 @@ def init_command(
     ] = "",
     state: Annotated[Path, typer.Option(help="State folder, for a new --config.")] = Path("state"),
     operator: Annotated[str, typer.Option(help="Name of the first operator.")] = "admin",
+    if_missing: Annotated[
+        bool,
+        typer.Option("--if-missing", help="Change nothing where there is an identity: for start scripts."),
+    ] = False,
     config: Config = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
     """Make the state folder with its certificate authority, server certificate and first operator."""
     from aggregator.config_file import write_first_config
-    from aggregator.initialise import initialise
+    from aggregator.initialise import has_identity, initialise
 
     if not config.exists():
         write_first_config(config, address, state)
         if not as_json:
             say.print(f"Wrote {config}", markup=False, highlight=False, soft_wrap=True)
     settings = load_config(config)
+    if if_missing and has_identity(settings):
+        if as_json:
+            print_json({"config": str(config), "state": str(settings.server.state), "made": False})
+        else:
+            print_text(f"{settings.server.state} holds an identity already; nothing was changed")
+        return
     made = initialise(settings, operator, datetime.now(UTC))
     files = {"joining_file": made.joining, "operator_profile": made.operator_profile}
     if as_json:
@@ -79,6 +89,7 @@ def init_command(
             {
                 "config": str(config),
                 "state": str(made.state),
+                "made": True,
                 "address": settings.server.address,
                 "ca_fingerprint": made.ca_fingerprint,
                 "release_key_fingerprint": made.release_fingerprint,

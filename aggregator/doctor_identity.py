@@ -16,7 +16,7 @@ from aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.initialise import names_host, pki_paths
 from aggregator.operator_profile import OperatorProfile
-from aggregator.release_key import read_release_key, release_key_path
+from aggregator.release_key import read_release_key, readable_by_others, release_key_path
 from common.certificates import CertificateFacts, certificate_facts
 from common.durable_files import read_file
 from common.errors import FedmapError
@@ -124,11 +124,10 @@ def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Check]:
         yield failed(
             pair.name, f"the key {pair.key} does not belong to the certificate {pair.certificate}", pair.renew
         )
-    open_to = stat.S_IMODE(pair.key.stat().st_mode) & 0o077
-    if open_to:
+    if readable_by_others(pair.key):
         yield Check(
             pair.name,
-            "fail" if open_to & 0o007 else "warn",
+            "fail" if stat.S_IMODE(pair.key.stat().st_mode) & 0o007 else "warn",
             f"others on this machine can read the private key {pair.key}",
             f"run `chmod 600 {pair.key}`; whoever read it could use it: see docs/operator.md",
         )

@@ -84,6 +84,11 @@ def profile_path(config: AggregatorConfig) -> Path:
     return pki_paths(config).operator
 
 
+def has_identity(config: AggregatorConfig) -> bool:
+    """Whether `init` has made one, which happens in one rename. An external PKI is none of its making."""
+    return config.pki.external is None and pki_paths(config).folder.exists()
+
+
 def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) -> Initialised:
     """Make the state folder and the identity. ConflictError where there is an identity already."""
     check_operator_name(operator)
@@ -94,7 +99,7 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
         fingerprint = check_external(config.pki.external, config, now)
         return Initialised(state, fingerprint, _release_fingerprint(config), None, None)
     paths = pki_paths(config)
-    if paths.folder.exists():
+    if has_identity(config):
         raise ConflictError(
             f"{paths.folder} holds the identity of an aggregator already",
             hint="start it with `fedmap-aggregator serve`; a new identity would shut out every enrolled "

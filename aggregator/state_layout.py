@@ -12,7 +12,7 @@ from pathlib import Path
 from aggregator.config import NOT_THERE, AggregatorConfig
 from aggregator.store import BlobStore, Store, schema_status
 from common.durable_files import FolderLock, read_file
-from common.errors import ConfigError, StorageError
+from common.errors import ConfigError, StateError, StorageError
 
 
 def database_url(config: AggregatorConfig) -> str:
@@ -60,7 +60,7 @@ def check_restored(config: AggregatorConfig) -> None:
 
 
 def make_store(config: AggregatorConfig) -> Store:
-    """The store, not opened yet. StorageError before `init` or without its disk, StateError during a restore."""
+    """The store, not opened yet. StorageError before `init`, StateError in the middle of a restore."""
     if not config.server.state.is_dir():
         raise StorageError(f"{config.server.state} does not exist", hint=NOT_THERE)
     check_restored(config)

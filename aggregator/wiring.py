@@ -36,7 +36,7 @@ from aggregator.handlers.purge import PurgeHandler
 from aggregator.identity import IdentityResolver, SiteStanding
 from aggregator.initialise import load_authority
 from aggregator.liveness import Liveness
-from aggregator.metrics import AggregatorMetrics
+from aggregator.metrics import PREFIX, AggregatorMetrics
 from aggregator.prior_estimation import EstimationWorker
 from aggregator.purge import StudyPurge
 from aggregator.release_key import load_release_key
@@ -49,10 +49,12 @@ from aggregator.stall_watch import StallWatch
 from aggregator.state_layout import blob_folder, check_restored, make_store, state_lock, upkeep_lock
 from aggregator.store import Store
 from aggregator.study_clock import StudyClock
+from aggregator.study_metrics import StudyMetrics
 from aggregator.update_checks import GateLimits
 from aggregator.upload_pace import PaceLimits
 from common import log
 from common.errors import FedmapError
+from common.gauges import DiskSpace
 from common.pki import certificate_facts
 from common.telemetry import TelemetryServer
 from common.web.bundle_app import make_bundle_app
@@ -156,6 +158,8 @@ class Aggregator:
         desk = EstimationDesk(store, worker, metrics, clock)
         file_sites = FileSites(config.server.state / "file_sites.json")
         service = StudyService(store, desk, liveness, file_sites, metrics, clock, limits.polls)
+        metrics.registry.register(StudyMetrics(service.studies, liveness.presence, metrics.progress, clock))
+        metrics.registry.register(DiskSpace(PREFIX, config.server.state))
         gate = GateLimits(limits.norm_factor, limits.max_log_omega, limits.max_answer_bytes)
         intake = AnswerIntake(service, store, gate, metrics, clock)
         enrolment = EnrolmentHandler(

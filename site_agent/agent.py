@@ -216,7 +216,7 @@ class Agent:
         item = self._desk.do(task, terms, workplace)
         if item.status.state in ("waiting_review", "released", "sent"):
             self._courier.add(item)
-            self._metrics.show_outbox(self._courier.counts())
+            self._courier.show()
         else:  # refused or withdrawn before, and asked for again all the same
             self._declined[task.study, task.id, task.attempt] = None
 

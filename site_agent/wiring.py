@@ -152,8 +152,9 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     """Run until `stop`. The state folder is this agent's alone meanwhile."""
     compute_on_one_thread()
     from common.contract.v1 import federation_pb2 as pb
+    from common.gauges import DiskSpace
     from site_agent.connection import Connection
-    from site_agent.metrics import SiteMetrics
+    from site_agent.metrics import PREFIX, SiteMetrics
     from site_agent.renewal import Renewal, read_authority
     from site_agent.routes import route_of
 
@@ -168,8 +169,10 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
         in_force = {"version": software_version(), "policy": watch().policy.digest}
         site.audit.append("agent.started", str(started.start), in_force)
         metrics = SiteMetrics()
+        metrics.registry.register(DiskSpace(PREFIX, config.site.state))
         instance = pb.AgentInstance(id=started.id, start=started.start)
-        with Connection(route, renewal.credentials(), metrics.received.inc, metrics.sent.inc) as connection:
+        counted = (metrics.received.inc, metrics.sent.inc, metrics.last_contact.set_to_current_time)
+        with Connection(route, renewal.credentials(), *counted) as connection:
             agent = _join(site, instance, connection, renewal, watch, metrics, tell, stop)
             telemetry = _telemetry(config, metrics, agent)
             try:

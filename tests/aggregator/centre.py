@@ -35,6 +35,7 @@ from aggregator.polls import Poll
 from aggregator.release_key import make_release_key, read_release_key
 from aggregator.service import StudyService
 from aggregator.store import BlobStore, Store
+from aggregator.study_metrics import StudyMetrics
 from aggregator.update_checks import GateLimits
 from aggregator.wiring import StoreRegister
 from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
@@ -122,6 +123,9 @@ class Centre:
         desk = EstimationDesk(self.store, self.estimator, self.metrics, self.clock)
         self.service = StudyService(
             self.store, desk, self.liveness, self.file_sites, self.metrics, self.clock, 16
+        )
+        self.metrics.registry.register(
+            StudyMetrics(self.service.studies, self.liveness.presence, self.metrics.progress, self.clock)
         )
         limits = GateLimits(max_tensor_bytes=1 << 20)
         self.intake = AnswerIntake(self.service, self.store, limits, self.metrics, self.clock)

@@ -203,3 +203,14 @@ def test_a_faulty_profile_is_named(tmp_path: Path, text: str, problem: str) -> N
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=problem):
         read_profile(path)
+
+
+def test_init_if_missing_makes_an_identity_once_and_never_another(tmp_path: Path) -> None:
+    first = aggregator(tmp_path, "init", "--address", "localhost:8443", "--if-missing", "--json")
+    assert json.loads(first.stdout)["made"] is True
+    before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
+    again = aggregator(tmp_path, "init", "--if-missing", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["made"] is False
+    assert "nothing was changed" in aggregator(tmp_path, "init", "--if-missing").stdout
+    assert {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before
