@@ -46,7 +46,7 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
     if not paths.folder.is_dir():
         yield failed("certificates", f"{paths.folder} is missing", NOT_THERE)
         return
-    renewed = "restart `fedmap-aggregator serve`: it makes a new one"
+    renewed = "`fedmap-aggregator serve` makes a new one when it starts"
     authority = _Pair("certificate authority", paths.ca, paths.ca_key, _RESTORE.format(path=paths.folder))
     server = _Pair("server certificate", paths.server_certificate, paths.server_key, renewed)
     yield from _pair(authority, now)

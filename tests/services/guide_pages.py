@@ -2,7 +2,7 @@
 
 `bash` blocks are run as written. The block without a language that follows one is what its commands print. It
 is compared in form, with digests, dates, paths and numbers as placeholders, so that a page cannot drift from
-the programs. A line `…` stands for any lines. `console` blocks are not run here: tests list them with a reason.
+the programs. A line `…` stands for any lines. `console` blocks are not run here: tests list them and why.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _ANYTHING = "…"
 # What differs from run to run → what stands for it. In this order.
 _FORMS = (
     (re.compile(r"\b(?:fedmap\.example\.org|localhost)(?::\d+)?"), "HOST"),
+    (re.compile(r"(?<=token)\s+\S+"), " TOKEN"),
+    (re.compile(r"/d/\S+"), "LINK"),
     (re.compile(r"SHA256:[0-9A-F:…]+"), "FINGERPRINT"),
     (re.compile(r"\b[0-9a-f]{12,}…?|\b[0-9a-f]{2,}…"), "DIGEST"),
     (re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d UTC)?"), "DATE"),
