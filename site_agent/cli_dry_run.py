@@ -61,10 +61,10 @@ def dry_run_command(
         ],
     )
     print_text(
-        f"Reading the data took {done.load_seconds:.1f} s, a round {done.round_seconds:.1f} s; "
+        f"Reading the data took {done.load_seconds:.1f} s, a round {done.fit.seconds:.1f} s; "
         f"the study has {done.rounds} rounds.",
         f"Memory: {done.peak_bytes / _MIB:,.0f} MiB at most.",
-        f"Read what would leave, and the files themselves: {done.folder}/{study}.round-1.0/manifest.txt",
+        f"Read what would leave, and the files themselves: {done.fit.manifest_path}",
     )
 
 
@@ -82,7 +82,7 @@ def _print_json(study: str, done: DryRun) -> None:
             "sent": False,
             "folder": str(done.folder),
             "load_seconds": done.load_seconds,
-            "round_seconds": done.round_seconds,
+            "round_seconds": done.fit.seconds,
             "rounds": done.rounds,
             "peak_bytes": done.peak_bytes,
             "answers": [
@@ -91,7 +91,7 @@ def _print_json(study: str, done: DryRun) -> None:
                     "content": one.item.content,
                     "bytes": one.item.manifest.answer_bytes + one.item.manifest.tensors_bytes,
                     "seconds": one.seconds,
-                    "manifest": str(one.item.folder / "manifest.txt"),
+                    "manifest": str(one.manifest_path),
                 }
                 for one in done.answers
             ],

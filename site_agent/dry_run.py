@@ -32,7 +32,7 @@ from common.study_terms import StudyTerms
 from site_agent.audit_log import AuditLog, Clock
 from site_agent.config import DataSection
 from site_agent.outbox import Outbox
-from site_agent.outbox_item import OutboxItem
+from site_agent.outbox_item import MANIFEST_TEXT, OutboxItem
 from site_agent.policy import SitePolicy
 from site_agent.state import SiteState
 from site_agent.workplace import Workplace
@@ -49,6 +49,11 @@ class Rehearsed:
     item: OutboxItem
     seconds: float
 
+    @property
+    def manifest_path(self) -> Path:
+        """For people."""
+        return self.item.folder / MANIFEST_TEXT
+
 
 @dataclass(frozen=True)
 class DryRun:
@@ -62,9 +67,9 @@ class DryRun:
     """The most memory that this process has had at any time."""
 
     @property
-    def round_seconds(self) -> float:
-        """Of the computing of one round."""
-        return next(one.seconds for one in self.answers if one.item.content == "fit")
+    def fit(self) -> Rehearsed:
+        """The answer of a round, which a study asks for again and again."""
+        return next(one for one in self.answers if one.item.content == "fit")
 
 
 def rehearse(
@@ -144,7 +149,12 @@ class _Stage:
 
     def _task(self, kind: pb.TaskKind.ValueType, name: str, number: int = 0) -> pb.Task:
         return pb.Task(
-            study=self._terms.study, id=name, kind=kind, round=number, terms_digest=self._terms.digest
+            study=self._terms.study,
+            id=name,
+            kind=kind,
+            round=number,
+            terms_digest=self._terms.digest,
+            attempt=1,  # as the centre counts
         )
 
     def _do(self, task: pb.Task, dataset: SiteDataset, prior: PriorFile | None) -> OutboxItem:

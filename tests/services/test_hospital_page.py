@@ -132,7 +132,7 @@ def test_hospital_it_climbs_the_ladder_as_written_and_leaves_without_a_trace(tmp
                 stderr=output,
             )
         try:
-            wait_for(hospital.folder / "state" / "outbox" / "iron.statistics.0", agent, log)
+            wait_for(hospital.folder / "state" / "outbox" / "iron.statistics.1", agent, log)
             for block in blocks:  # status, 9 release, upgrade, removal
                 hospital.walk(block)
         finally:

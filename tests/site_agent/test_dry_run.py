@@ -90,7 +90,7 @@ def test_every_kind_of_answer_is_made_with_a_manifest_and_the_study_is_not_touch
     after = files_below(site.state.folder)
     assert {name: data for name, data in after.items() if "/dry-run/" not in name} == before
     assert not any(".backstage" in name for name in after)
-    assert (done.rounds, done.peak_bytes > 1 << 20, done.round_seconds > 0) == (3, True, True)
+    assert (done.rounds, done.peak_bytes > 1 << 20, done.fit.seconds > 0) == (3, True, True)
 
 
 def test_a_second_dry_run_takes_the_place_of_the_first(tmp_path: Path) -> None:
