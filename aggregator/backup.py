@@ -33,6 +33,7 @@ from aggregator.backup_archive import (
 from aggregator.config import AggregatorConfig
 from aggregator.release_key import release_key_path
 from aggregator.state_layout import blob_folder, database_url, make_store, upkeep_lock
+from aggregator.store import read_url
 from aggregator.store.portable import Dumped, dump
 from common.durable_files import TEMPORARY, DurableWriter, read_file, storage_error
 from common.errors import ConflictError, FedmapError, StorageError
@@ -42,16 +43,7 @@ _ACTOR = "local"
 _KEY_MARK = b"PRIVATE KEY-----"
 _PUBLIC = "pki/joining.pem"  # holds a key that everybody has
 # Not state: locks, what is made anew at a start, unfinished things; blobs are taken by what the rows name.
-_SKIPPED = (
-    "lock",
-    "upkeep.lock",
-    "drops",
-    "pki.partial",
-    "blobs",
-    "fedmap.db",
-    "fedmap.db-wal",
-    "fedmap.db-shm",
-)
+_SKIPPED = ("lock", "upkeep.lock", "drops", "pki.partial", "blobs")
 
 
 @dataclass(frozen=True)
@@ -112,7 +104,8 @@ def _write(
             size = rows.tell()
             rows.seek(0)
             files[DATABASE] = add_bytes(archive, DATABASE, rows, size, 0o600)
-        for name, path in (*_blobs(config, dumped), *_others(config.server.state)):  # (2) (3)
+        others = _others(config.server.state, _database_files(config))
+        for name, path in (*_blobs(config, dumped), *others):  # (2) (3)
             if not with_keys and _is_private(name, path):
                 left_out.append(name)
                 continue
@@ -150,11 +143,22 @@ def _blobs(config: AggregatorConfig, dumped: Dumped) -> Iterator[tuple[str, Path
         yield name, path
 
 
-def _others(state: Path) -> Iterator[tuple[str, Path]]:
+def _database_files(config: AggregatorConfig) -> frozenset[Path]:
+    """SQLite's own files. Reading them beside SQLite would give a torn copy, and lose its locks."""
+    database = read_url(database_url(config))
+    if not database.is_sqlite:
+        return frozenset()
+    file = database.file.absolute()
+    return frozenset(file.with_name(file.name + end) for end in ("", "-wal", "-shm"))
+
+
+def _others(state: Path, skipped: frozenset[Path]) -> Iterator[tuple[str, Path]]:
     """Every other file of the state folder, whatever it is: a newer version may keep more in it."""
     for path in sorted(state.rglob("*")):
         name = path.relative_to(state).as_posix()
-        if name.split("/")[0] in _SKIPPED or path.name.startswith(TEMPORARY) or path.is_dir():
+        if name.split("/")[0] in _SKIPPED or path.absolute() in skipped or path.is_dir():
+            continue
+        if path.name.startswith(TEMPORARY):
             continue
         if path.is_symlink() or not path.is_file():
             raise StorageError(

@@ -24,6 +24,8 @@ from tests.services.studies import SmallStudy, assemble, operator, small_study, 
 PREVIOUS = "FEDMAP_PREVIOUS"
 ENDS_WITHIN_SECONDS = 120
 SIGKILLED = -9
+PATIENT = "[limits]\nsilent_after_seconds = 3600.0\n"
+"""A machine that is busy with the build must not make a site look silent: every round waits for all."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ def test_agents_of_the_previous_release_and_of_this_one_train_together(
     tmp_path: Path, study: SmallStudy
 ) -> None:
     simulated = study.simulated()
-    with MixedFederation(tmp_path / "federation", older={"a", "b"}) as federation:
+    with MixedFederation(tmp_path / "federation", aggregator_toml=PATIENT, older={"a", "b"}) as federation:
         assemble(federation, study)
         start(federation, study)
         for site in study.sites:
@@ -97,7 +99,8 @@ def test_an_upgrade_in_the_middle_of_a_study_ends_with_the_same_models_and_the_s
     tmp_path: Path, study: SmallStudy
 ) -> None:
     simulated = study.simulated()
-    with MixedFederation(tmp_path / "federation", older={"aggregator", "a", "b", "c"}) as federation:
+    older = {"aggregator", "a", "b", "c"}
+    with MixedFederation(tmp_path / "federation", aggregator_toml=PATIENT, older=older) as federation:
         assemble(federation, study)
         start(federation, study)
         federation.run_site("a")
