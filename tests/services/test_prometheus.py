@@ -24,7 +24,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     """It has seen rounds close; now site b is dead, and the open round has the answer of a alone."""
     program("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
-    study = small_study(folder, sites={"a": 120, "b": 120}, rounds=ROUNDS)
+    study = small_study(folder, sites={"a": 400, "b": 400}, rounds=ROUNDS)
     centre, ports = free_port(), {"a": free_port(), "b": free_port()}
     listen = f'[metrics]\nlisten = "127.0.0.1:{centre}"\n'
     with LocalFederation(folder / "federation", aggregator_toml=listen) as federation:
