@@ -36,18 +36,15 @@ ELSEWHERE = {
     "pip install": "an installation: the offline kit's tests make one for real",
     "fedmap-aggregator serve": "runs until it is stopped: this test serves in its own process",
     "fedmap-aggregator round": "tests/services/test_rounds_by_file.py takes whole rounds through files",
-    "fedmap-aggregator restore": "tests of backup and restore put whole states back",
-    "fedmap-aggregator purge": "tests of deletion purge studies",
-    "fedmap-aggregator deletion": "tests of deletion verify certificates",
-    "sqlite3": "a tool of SQLite's",
-    "rsync": "a tool of the system's",
-    "openssl": "a tool of the system's",
-    "cd ": "the monitoring's tests run its tools",
+    "fedmap-aggregator restore": "tests/services/test_operator_upkeep.py runs it",
+    "fedmap-aggregator purge": "tests/services/test_operator_upkeep.py runs it",
+    "fedmap-aggregator deletion": "tests/services/test_operator_upkeep.py runs it",
+    "fedmap-site purge": "tests/services/test_operator_upkeep.py runs it",
+    "fedmap-site deletion": "tests/services/test_operator_upkeep.py runs it",
+    "cd deploy": "tests/deploy/test_monitoring.py runs its tools",
     "promtool": "tests/deploy/test_monitoring.py runs it",
     "prometheus": "tests/services/test_prometheus.py runs it",
     "kubectl": "needs a cluster: tests/deploy/test_kubernetes.py checks every manifest",
-    "docker": "needs a container engine: tests/containers",
-    "systemctl": "needs systemd",
 }
 # Blocks whose printed lines are compared with the page, by their last command.
 COMPARED = ("init", "serve", "check-config", "operator", "invite", "study create", "bundle", "audit")
@@ -157,6 +154,6 @@ def appears(wanted: tuple[str, ...], printed: str) -> None:
 
 
 def test_every_command_of_the_page_is_run_here_or_says_where() -> None:
-    for block in blocks_of(PAGE):
-        for command in block.commands:
-            assert command.startswith(PROGRAM) or is_elsewhere(command), command
+    commands = [command for block in blocks_of(PAGE) for command in block.commands]
+    assert all(command.startswith(PROGRAM) or is_elsewhere(command) for command in commands), commands
+    assert all(any(command.startswith(start) for command in commands) for start in ELSEWHERE)
