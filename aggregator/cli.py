@@ -34,6 +34,7 @@ from aggregator.cli_rounds import round_app
 from aggregator.cli_sites import invite_command, revoke_command, sites_command
 from aggregator.cli_studies import POLL_SECONDS, study_app
 from aggregator.cli_upkeep import backup_command, deletion_app, purge_command, restore_command
+from common.errors import UnreachableError
 from common.program_end import run_program
 
 app = typer.Typer(
@@ -155,7 +156,14 @@ def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
     """Is the aggregator on this machine up? Exit code 1 if not. For health checks of containers."""
     from aggregator.health import check_health
 
-    finding = check_health(load_config(config), _HEALTH_SECONDS)
+    try:
+        finding = check_health(load_config(config), _HEALTH_SECONDS)
+    except UnreachableError as error:  # engines know 0 and 1 of a health check
+        if as_json:
+            print_json({"healthy": False, "message": error.message, "hint": error.hint})
+        else:
+            say.print(f"error ({error.code}): {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
     if as_json:
         print_json({"healthy": True, "message": finding})
     else:
