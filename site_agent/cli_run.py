@@ -1,4 +1,4 @@
-"""`fedmap-site run | status | round run`: the agent itself, how it is, and rounds that travel as files."""
+"""`fedmap-site run | status | health | round run`: the agent, how it is, and rounds that travel as files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from site_agent.cli_output import (
     print_text,
     say,
 )
+from site_agent.notices import Notice
 
 if TYPE_CHECKING:
-    from site_agent.notices import Notice
     from site_agent.wiring import Site
 
 round_app = typer.Typer(help="Rounds as signed files, through an airlock.", no_args_is_help=True)
@@ -65,6 +65,10 @@ def run_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
         else:
             print_text(f"{moment(now())}  {notice}")
 
+    from site_agent.doctor import before_running
+
+    for finding in before_running(settings, now()):
+        tell(Notice(f"{finding.name}: {finding.message}", finding.hint))
     from site_agent.wiring import run_agent
 
     run_agent(settings, tell, stop)
@@ -97,6 +101,20 @@ def status_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
     outbox = facts["outbox"]
     counts = [f"{count} {state}" for state, count in outbox.items()] if isinstance(outbox, dict) else []
     print_text(f"outbox       {', '.join(counts) or 'empty'}")
+
+
+def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Does the agent run, and does the aggregator let it in? Exit code 1 if not. For health checks."""
+    from site_agent.agent_status import trouble_of
+
+    trouble = trouble_of(load_config(config).site.state)
+    if as_json:
+        message, hint = ("", "") if trouble is None else (trouble.message, trouble.hint)
+        print_json({"healthy": trouble is None, "message": message, "hint": hint})
+    else:
+        print_text("healthy" if trouble is None else f"not healthy: {trouble}")
+    if trouble is not None:
+        raise typer.Exit(1)
 
 
 @round_app.callback()
