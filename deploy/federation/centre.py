@@ -51,7 +51,7 @@ def operator() -> None:
     for place, seat in seats.items():
         if seat["tier"] < 3 and known.get(seat["site"]) != "active":
             _invite(TRAYS / place, seat)
-    study = _run_study([seat for seat in seats.values() if seat["tier"] == 1])
+    study = _run_study({place: seat for place, seat in seats.items() if seat["tier"] == 1})
     say("the study is complete: releasing its model, once to fine-tune and once to predict only")
     for place, seat in seats.items():
         if seat["tier"] > 1:
@@ -73,14 +73,17 @@ def _invite(tray: Path, seat: dict[str, Any]) -> None:
     write_whole(tray / "invitation.json", json.dumps(letter))
 
 
-def _run_study(seats: list[dict[str, Any]]) -> str:
+def _run_study(seats: dict[str, dict[str, Any]]) -> str:
     """Create, start and watch; whatever of it is done already is not done again."""
-    study, plan = str(seats[0]["study"]), TRAYS / "site-a" / "plan.toml"
-    named = [part for seat in seats for part in ("--site", seat["site"])]
-    terms = ["--rounds", str(seats[0]["rounds"]), "--seed", str(seats[0]["seed"])]
+    place, seat = next(iter(seats.items()))
+    study, plan = str(seat["study"]), TRAYS / place / "plan.toml"
+    named = [part for each in seats.values() for part in ("--site", each["site"])]
+    terms = ["--rounds", str(seat["rounds"]), "--seed", str(seat["seed"])]
     phases = {known["study"]: known["phase"] for known in asked(PROGRAM, "status")["studies"]}
     if study not in phases:
         give(PROGRAM, "study", "create", str(plan), *terms, *named)
+    for place in seats:
+        write_whole(TRAYS / place / "study.json", json.dumps({"study": study}))
     if phases.get(study, "approvals") == "approvals":
         say("the study is up for approval; it starts when every hospital has agreed")
         patiently(PROGRAM, "study", "start", study, "--wait")
