@@ -13,7 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.federation.commands import asked, become, give, patiently, read_json, say, wait_for, write_whole
+from deploy.federation.commands import (
+    asked,
+    become,
+    give,
+    patiently,
+    read_json,
+    say,
+    show,
+    wait_for,
+    write_whole,
+)
 
 PROGRAM = "fedmap-aggregator"
 ADDRESS, DOWNLOADS, METRICS = "aggregator:8443", "0.0.0.0:8444", "0.0.0.0:9464"
@@ -87,8 +97,7 @@ def _run_study(seats: dict[str, dict[str, Any]]) -> str:
     if phases.get(study, "approvals") == "approvals":
         say("the study is up for approval; it starts when every hospital has agreed")
         patiently(PROGRAM, "study", "start", study, "--wait")
-    say("watching the study")
-    patiently(PROGRAM, "status", study, "--watch")
+    show(PROGRAM, "status", study, "--watch")
     (status,) = asked(PROGRAM, "status", study)["studies"]
     if status["phase"] != "complete":
         sys.exit(f"the study ended in phase {status['phase']}: read the log of the aggregator")
