@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-SOURCES := common aggregator site_agent lab tests
+SOURCES := common aggregator site_agent lab deploy tests
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
