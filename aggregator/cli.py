@@ -49,6 +49,7 @@ app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
 DOCTOR_FOUND_A_FAILURE = 3
+_HEALTH_SECONDS = 10.0
 
 
 @app.command("init")
@@ -131,6 +132,18 @@ def doctor_command(profile: Profile = None, config: Config = DEFAULT_CONFIG, as_
         answer.print(report_table(checks))
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(DOCTOR_FOUND_A_FAILURE)
+
+
+@app.command("health")
+def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Is the aggregator on this machine up? Exit code 1 if not. For health checks of containers."""
+    from aggregator.health import check_health
+
+    finding = check_health(load_config(config), _HEALTH_SECONDS)
+    if as_json:
+        print_json({"healthy": True, "message": finding})
+    else:
+        print_text(f"healthy: {finding}")
 
 
 app.command("invite")(invite_command)

@@ -20,6 +20,7 @@ from rich.table import Table
 from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
+from lab.cli_compose import compose_app
 from lab.cli_federations import demo_command, leave_one_out_command
 from lab.cli_output import Json, Seed, answer, bar, say
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo_command)
 app.command("leave-one-out")(leave_one_out_command)
+app.add_typer(compose_app, name="compose")
 
 
 @app.command("cohort")

@@ -20,7 +20,7 @@ from lab.cli_output import PLANS, Json, Seed, answer, bar, say
 from lab.local_federation import LocalFederation, command_path
 
 if TYPE_CHECKING:
-    from lab.demo import Demo
+    from lab.local_tiers import TierResults
 
 _NOT_MEASURED = "–"
 _SHIFT = {
@@ -43,7 +43,7 @@ def demo_command(
     _end_cleanly()
     demo = run_demo(plan, out, rounds, lambda step: say.print(f"· {step}", highlight=False), _watch)
     draw_federation(demo, out / "federation.png")
-    answer.print(_tiers_table(demo))
+    answer.print(tiers_table(demo))
     for site, report in demo.fine_tuned.items():
         answer.print(f"{escape(site)}: {escape(report.verdict)}", highlight=False)
     answer.print(
@@ -53,7 +53,7 @@ def demo_command(
     )
 
 
-def _tiers_table(demo: Demo) -> Table:
+def tiers_table(demo: TierResults) -> Table:
     """One line a site: the shared model, the site's own one, and what it did for it."""
     study = demo.study
     label = metric_label(study.metric)

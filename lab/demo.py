@@ -16,21 +16,25 @@ from pathlib import Path
 from common.data.cohort_directory import read_cohort_directory
 from common.plan import load_plan
 from lab.cohorts import make_cohort
-from lab.command_records import StudySeen
 from lab.local_federation import LocalFederation, LocalSite
 from lab.local_study import Say, Watch, run_study
-from lab.local_tiers import PersonalReport, Predicted, downloads_toml, personalise, predict, release
+from lab.local_tiers import (
+    PersonalReport,
+    Predicted,
+    TierResults,
+    downloads_toml,
+    personalise,
+    predict,
+    release,
+)
 
 SCALE, COHORT_SEED, STUDY_SEED = 0.25, 7, 7
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(TierResults):
     """What is left when the processes are gone."""
 
-    study: StudySeen
-    fine_tuned: dict[str, PersonalReport]  # by T2 site
-    predicted: dict[str, Predicted]  # by T3 site
     processes: int
     out: Path
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from common.metrics import Metric, metric_label
-from lab.demo import Demo
 from lab.local_tiers import Figure as Estimated
+from lab.local_tiers import TierResults
 from lab.simulation import Study
 
 mpl.use("Agg")
@@ -111,7 +111,7 @@ def _draw_final(axes: Axes, study: Study) -> None:
     axes.set_xticks(range(1, len(names) + 1), names)
 
 
-def draw_federation(demo: Demo, path: Path) -> None:
+def draw_federation(demo: TierResults, path: Path) -> None:
     """Three panels of the demo: loss by round, the metric by round, and every site of the three tiers."""
     study = demo.study
     figure = Figure(figsize=(13, 4.2), layout="constrained")
@@ -139,7 +139,7 @@ def draw_federation(demo: Demo, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _draw_tiers(axes: Axes, demo: Demo, label: str) -> None:
+def _draw_tiers(axes: Axes, demo: TierResults, label: str) -> None:
     """A line a site, T1 at the top: the global model, and the site's own where it has one."""
     _style(axes, f"{label} on test rows\nby tier", label, "")
     study = demo.study

@@ -21,7 +21,7 @@ from common.metrics import Metric
 from common.metrics.classification import classification_metrics
 from common.metrics.weighted_classification import classification_draws
 from common.plan import StudyPlan
-from lab.command_records import Record
+from lab.command_records import Record, StudySeen
 from lab.local_federation import LocalFederation, LocalSite, free_port
 
 _DRAWS = 1000
@@ -49,6 +49,13 @@ class ComparedMetric(Record):
 
 class ShiftSeen(Record):
     verdict: str
+
+
+class PredictionSeen(Record):
+    """A part of what `predict --json` prints."""
+
+    rows: int
+    shift: ShiftSeen | None
 
 
 class PersonalReport(Record):
@@ -88,6 +95,15 @@ class Predicted:
     figure: Figure | None  # the plan's metric on all rows; None where it cannot be measured
 
 
+@dataclass(frozen=True)
+class TierResults:
+    """One federation by its three tiers."""
+
+    study: StudySeen
+    fine_tuned: dict[str, PersonalReport]  # by T2 site
+    predicted: dict[str, Predicted]  # by T3 site
+
+
 def downloads_toml() -> str:
     """Turns the aggregator's HTTPS downloads on, on a free port of this machine."""
     return f'[downloads]\nlisten = "127.0.0.1:{free_port()}"\n'
@@ -121,10 +137,14 @@ def predict(
     out.parent.mkdir(parents=True, exist_ok=True)
     files = ["--data", str(site.data.resolve()), "--out", str(out.resolve())]
     options = ["--bundle", bundle.name, *files, "--skip-bad-rows", "--despite-shift", "--json"]
-    printed = json.loads(federation.clinic(site.name, "predict", *options))
-    shift = printed["shift"]
-    figure = _score(plan, site, out)
-    return Predicted(int(printed["rows"]), "" if shift is None else str(shift["verdict"]), figure)
+    return predicted(federation.clinic(site.name, "predict", *options), plan, site, out)
+
+
+def predicted(printed: str, plan: StudyPlan, site: LocalSite, predictions: Path) -> Predicted:
+    """What `predict --json` printed, and what its file of predictions turned out to be worth."""
+    seen = PredictionSeen.model_validate_json(printed)
+    figure = _score(plan, site, predictions)
+    return Predicted(seen.rows, "" if seen.shift is None else seen.shift.verdict, figure)
 
 
 def _score(plan: StudyPlan, site: LocalSite, predictions: Path) -> Figure | None:

@@ -110,6 +110,7 @@ class Agent:
         self._looked = 0.0
 
     def run(self) -> None:
+        self._status.starting()
         self._heartbeat.start()
         self._metrics.connected.set(0)
         self._metrics.certificate_ends.set(self._renewal.facts.not_after.timestamp())

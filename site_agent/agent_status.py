@@ -1,10 +1,11 @@
-"""A small file beside the state that says how the running agent is, for `fedmap-site status`.
+"""A small file beside the state that says how the running agent is, for `fedmap-site status` and `health`.
 
 Written when that changes, read by whoever asks. It is no record: the audit log and the outbox are.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,13 +19,17 @@ from common.service_config import Section
 from site_agent.notices import Notice
 
 FILE = "agent.json"
+Condition = Literal["starting", "connected", "waiting", "stopped"]
+_LOOK = "Its log says why; `fedmap-site doctor` names what is wrong."
 
 
 class StatusRecord(Section):
     """How the agent was when it last changed."""
 
-    condition: Literal["connected", "waiting", "stopped"]
+    condition: Condition
     at_unix_ms: int
+    process: int = 0
+    """Its number, as the agent itself sees it."""
     message: str = ""
     hint: str = ""
 
@@ -37,6 +42,9 @@ class AgentStatus:
         self._clock = clock
         self._last: tuple[str, str] | None = None
 
+    def starting(self) -> None:
+        self._write("starting", Notice(""))
+
     def well(self) -> None:
         self._write("connected", Notice(""))
 
@@ -46,12 +54,16 @@ class AgentStatus:
     def stopped(self) -> None:
         self._write("stopped", Notice(""))
 
-    def _write(self, condition: Literal["connected", "waiting", "stopped"], notice: Notice) -> None:
+    def _write(self, condition: Condition, notice: Notice) -> None:
         if self._last == (condition, notice.message):
             return
         self._last = (condition, notice.message)
         record = StatusRecord(
-            condition=condition, at_unix_ms=self._clock(), message=notice.message, hint=notice.hint
+            condition=condition,
+            at_unix_ms=self._clock(),
+            process=os.getpid(),
+            message=notice.message,
+            hint=notice.hint,
         )
         try:
             write_durably(self._path, record.model_dump_json(indent=1).encode() + b"\n")
@@ -68,3 +80,32 @@ def read_status(state: Path) -> StatusRecord | None:
         return StatusRecord.model_validate_json(read_file(path), strict=True)
     except ValidationError:
         return None
+
+
+def trouble_of(state: Path) -> Notice | None:
+    """What keeps this site's agent from working; None while it runs and the aggregator lets it in.
+
+    Takes no lock, so that it never stands in the way of an agent that starts.
+    """
+    record = read_status(state)
+    if record is None or record.condition == "stopped" or not _runs(record.process):
+        return Notice("the agent does not run", f"Start it with `fedmap-site run`. {_LOOK}")
+    match record.condition:
+        case "connected":
+            return None
+        case "starting":
+            return Notice("the agent has not reached the aggregator yet", _LOOK)
+        case "waiting":
+            return Notice(record.message, record.hint)
+
+
+def _runs(process: int) -> bool:
+    if process <= 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it runs under another account
+        return True
+    return True

@@ -24,7 +24,7 @@ from site_agent.cli_outbox import audit_app, outbox_app, reject_command, release
 from site_agent.cli_output import say
 from site_agent.cli_personalise import personalise_command
 from site_agent.cli_predict import check_shift_command, predict_command
-from site_agent.cli_run import round_app, run_command, status_command
+from site_agent.cli_run import health_command, round_app, run_command, status_command
 from site_agent.cli_serve import serve_command
 from site_agent.cli_studies import approve_command, leave_command, studies_command
 
@@ -43,6 +43,7 @@ app.command("approve")(approve_command)
 app.command("leave")(leave_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
+app.command("health")(health_command)
 app.add_typer(outbox_app, name="outbox")
 app.command("release")(release_command)
 app.command("reject")(reject_command)

@@ -1,4 +1,4 @@
-"""`fedmap-site run | status | round run`: the agent itself, how it is, and rounds that travel as files."""
+"""`fedmap-site run | status | health | round run`: the agent, how it is, and rounds that travel as files."""
 
 from __future__ import annotations
 
@@ -97,6 +97,20 @@ def status_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
     outbox = facts["outbox"]
     counts = [f"{count} {state}" for state, count in outbox.items()] if isinstance(outbox, dict) else []
     print_text(f"outbox       {', '.join(counts) or 'empty'}")
+
+
+def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Does the agent run, and does the aggregator let it in? Exit code 1 if not. For health checks."""
+    from site_agent.agent_status import trouble_of
+
+    trouble = trouble_of(load_config(config).site.state)
+    if as_json:
+        message, hint = ("", "") if trouble is None else (trouble.message, trouble.hint)
+        print_json({"healthy": trouble is None, "message": message, "hint": hint})
+    else:
+        print_text("healthy" if trouble is None else f"not healthy: {trouble}")
+    if trouble is not None:
+        raise typer.Exit(1)
 
 
 @round_app.callback()
