@@ -24,6 +24,7 @@ _TOLD = re.compile(
     r"etc/os-release|usr/lib/os-release|var/lib/dpkg/status|var/lib/dpkg/status\.d/[^/]+"
     r"|usr/share/doc/[^/]+/copyright|.*\.dist-info/METADATA"
 )
+_REVISION = "org.opencontainers.image.revision"
 _COMPRESSION = 6
 
 
@@ -33,6 +34,7 @@ class SavedImage:
 
     reference: str
     identity: str  # the digest of the image's configuration: what engines call its id
+    revision: str  # of the source that it was built from, by its label; empty where it has none
     files: dict[str, bytes]  # by path without the leading slash
 
 
@@ -70,7 +72,7 @@ def read_image(path: Path, wanted: Callable[[str], bool] | None = None) -> Saved
     try:
         with tarfile.open(path) as archive:
             (entry,) = json.loads(_member(archive, "manifest.json"))
-            config = entry["Config"]
+            config = json.loads(_member(archive, entry["Config"]))
             files: dict[str, bytes] = {}
             for layer in entry["Layers"]:
                 _apply(archive, layer, files, keep)
@@ -79,8 +81,9 @@ def read_image(path: Path, wanted: Callable[[str], bool] | None = None) -> Saved
             f"{path.name}: not a whole image archive", hint="Save the image again; check the disk."
         ) from error
     references = entry.get("RepoTags") or [""]
-    digest = PurePosixPath(config).name.removesuffix(".json")
-    return SavedImage(references[0], f"sha256:{digest}", files)
+    digest = PurePosixPath(entry["Config"]).name.removesuffix(".json")
+    labels = config.get("config", {}).get("Labels") or {}
+    return SavedImage(references[0], f"sha256:{digest}", labels.get(_REVISION, ""), files)
 
 
 def _apply(

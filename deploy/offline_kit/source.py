@@ -13,6 +13,8 @@ from pathlib import Path
 
 from common.errors import ConfigError
 
+CHANGED = "+changes"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -30,7 +32,7 @@ def read_source(project: Path) -> Source:
         version = str(tomllib.load(file)["project"]["version"])
     revision = _git(project, "rev-parse", "HEAD") or "unknown"
     if _git(project, "status", "--porcelain", "--untracked-files=no"):
-        revision += "+changes"
+        revision += CHANGED
     told = os.environ.get("SOURCE_DATE_EPOCH") or _git(project, "log", "-1", "--format=%ct")
     if not told or not told.isdigit():
         raise ConfigError(

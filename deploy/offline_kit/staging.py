@@ -13,12 +13,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import ConfigError
 from deploy.offline_kit import check_kit
 from deploy.offline_kit.bill import Subject, bill_of_image, bill_of_wheels
 from deploy.offline_kit.image_archive import SavedImage, compress, read_image
 from deploy.offline_kit.kit_archive import write_sums
 from deploy.offline_kit.roles import Role
-from deploy.offline_kit.source import Source
+from deploy.offline_kit.source import CHANGED, Source
 from deploy.offline_kit.wheel_metadata import licence_texts
 from deploy.offline_kit.wheelhouse import (
     OLDEST_GLIBC,
@@ -55,6 +56,7 @@ def stage(parts: Parts, folder: Path) -> None:
     wheels = read_wheelhouse(parts.wheels)
     graph = dependency_graph(wheels, role.extras)
     image = read_image(parts.image)
+    _check_revision(source, image)
     image_file = f"image/{role.image}-{source.version}.tar.gz"
 
     for place in ("wheelhouse", "image", "sbom", "licences"):
@@ -75,6 +77,17 @@ def stage(parts: Parts, folder: Path) -> None:
     _write(folder / check_kit.FACTS, json.dumps(facts, indent=2) + "\n")
     _write(folder / "INSTALL.md", _instructions(source, role, image, image_file))
     write_sums(folder)
+
+
+def _check_revision(source: Source, image: SavedImage) -> None:
+    """`ConfigError` for an image that was built from other source than the wheels beside it."""
+    built = source.revision.removesuffix(CHANGED)
+    if image.revision != built:
+        raise ConfigError(
+            image.reference,
+            (f"built from revision {image.revision or 'unknown'}, the wheels from {built}",),
+            hint="Build the image again from this source: make images",
+        )
 
 
 def _facts(source: Source, role: Role, image: SavedImage, image_file: str) -> dict[str, object]:

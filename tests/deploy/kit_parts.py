@@ -100,9 +100,10 @@ def layer(files: Mapping[str, str]) -> bytes:
     return raw.getvalue()
 
 
-def make_image(path: Path, *layers: bytes) -> Path:
+def make_image(path: Path, *layers: bytes, revision: str = SOURCE.revision) -> Path:
     """An archive as `podman save --format docker-archive` writes it."""
-    config = json.dumps({"architecture": "amd64"}).encode()
+    labels = {"org.opencontainers.image.revision": revision}
+    config = json.dumps({"architecture": "amd64", "config": {"Labels": labels}}).encode()
     names = [f"{hashlib.sha256(content).hexdigest()}.tar" for content in layers]
     identity = hashlib.sha256(config).hexdigest()
     manifest = [{"Config": f"{identity}.json", "RepoTags": ["localhost/fedmap-site:0.1.0"], "Layers": names}]

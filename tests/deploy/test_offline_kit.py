@@ -230,6 +230,13 @@ def test_pip_installs_the_wheels_by_their_digests_and_refuses_an_exchanged_one(
     assert not (tmp_path / "no").exists()
 
 
+def test_an_image_built_from_another_revision_than_the_wheels_is_refused(tmp_path: Path) -> None:
+    parts = make_parts(tmp_path)
+    make_image(parts.image, *usual_layers(), revision="f" * 40)
+    with pytest.raises(ConfigError, match=r"built from revision f+, the wheels from 0+"):
+        stage(parts, tmp_path / "kit")
+
+
 def test_every_licence_text_of_a_wheel_is_in_the_kit(kit: Path) -> None:
     text = (kit / "licences" / "table-reader-1.0" / "LICENSE__old_").read_text()
     assert text == "the licence of table-reader"
