@@ -5,14 +5,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 SOURCES := common aggregator site_agent lab deploy tests
+# Containers: podman or docker, whichever is there. IMAGE_OPTIONS go to every build, such as --network host;
+# TORCH_INDEX is the index of torch's CPU builds, where your pip does not find them by itself.
+ENGINE ?= $(shell command -v podman || command -v docker)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+IMAGES ?= aggregator:aggregator site:site_agent lab:lab
+IMAGE_OPTIONS ?=
+TORCH_INDEX ?=
+export BUILDAH_FORMAT := docker
+# Whose offline kit: site or aggregator.
+ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench proto clean
+.PHONY: help demo test lint format bench proto images compose-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -44,6 +55,24 @@ proto: $(READY) ## generate code from the contract in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/contract/v1=proto/fedmap/v1 \
 	  --python_out=. --mypy_out=quiet:. --grpc_python_out=. --mypy_grpc_out=quiet:. \
 	  $(patsubst proto/fedmap/v1/%,common/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
+
+images: ## container images of aggregator, site agent and lab
+	@[ -n "$(ENGINE)" ] || { echo "FedMAP's images need podman or docker; neither is installed"; exit 1; }
+	@set -e; for image in $(IMAGES); do \
+	  echo "building fedmap-$${image%%:*}:$(VERSION)"; \
+	  "$(ENGINE)" build $(IMAGE_OPTIONS) --file "deploy/$${image##*:}/Dockerfile" --tag "fedmap-$${image%%:*}:$(VERSION)" \
+	    --build-arg TORCH_INDEX="$(TORCH_INDEX)" --build-arg VERSION="$(VERSION)" --build-arg REVISION="$(REVISION)" .; \
+	done
+
+compose-test: $(READY) images ## the images and docker-compose.yml for real, containers killed on the way (minutes)
+	FEDMAP_VERSION="$(VERSION)" $(BIN)/pytest -m containers tests/containers
+
+offline-kit: $(READY) ## one archive that installs without a network; ROLE=aggregator for the centre's (minutes)
+	$(MAKE) images IMAGES="$(if $(filter site,$(ROLE)),site:site_agent,$(ROLE):$(ROLE))"
+	$(BIN)/python -m deploy.offline_kit build --role "$(ROLE)" --engine "$(ENGINE)" --out dist
+
+offline-kit-test: offline-kit ## install that archive with no interface but loopback (minutes; needs root and podman)
+	FEDMAP_KIT="dist/$$($(BIN)/python -m deploy.offline_kit name --role "$(ROLE)")" $(BIN)/pytest -s tests/deploy/offline_installation.py
 
 clean: ## remove what make made, the virtual environment included
 	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
