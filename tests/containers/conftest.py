@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.containers.engine import IMAGES, Engine, find_engine
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine, with the images that `make images` builds."""
+    found = find_engine()
+    missing = [name for name in IMAGES.values() if found.try_run("image", "inspect", name).returncode != 0]
+    if missing:
+        pytest.fail(f"{', '.join(missing)}: not built; run `make images` or `make compose-test`")
+    return found
