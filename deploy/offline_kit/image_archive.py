@@ -25,7 +25,8 @@ _TOLD = re.compile(
     r"|usr/share/doc/[^/]+/copyright|.*\.dist-info/METADATA"
 )
 _REVISION = "org.opencontainers.image.revision"
-_COMPRESSION = 6
+_COMPRESSION = 4
+"""Half the time of the default for a few per cent more bytes."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,8 +31,11 @@ SITE = Role(
         {
             "LICENSE": "LICENSE",
             "deploy/site_agent/config.toml": "config/site.toml",
+            "deploy/site_agent/config.container.toml": "config/site.container.toml",
             "deploy/site_agent/config.full.toml": "config/site.full.toml",
             "deploy/site_agent/policy.toml": "config/policy.toml",
+            "deploy/site_agent/docker-compose.yml": "compose/docker-compose.yml",
+            "deploy/site_agent/fedmap-site.service": "systemd/fedmap-site.service",
             "docs/clinic.md": "docs/clinic.md",
             "docs/errors.md": "docs/errors.md",
             "docs/operator.md": "docs/operator.md",

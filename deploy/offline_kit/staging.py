@@ -72,6 +72,8 @@ def stage(parts: Parts, folder: Path) -> None:
     for origin, target in role.files.items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.project / origin, folder / target)
+    if (folder / "compose").is_dir():
+        _write(folder / "compose" / ".env", f"FEDMAP_IMAGE={image.reference}\n")
     shutil.copyfile(check_kit.__file__, folder / "check_kit.py")
     facts = _facts(source, role, image, image_file)
     _write(folder / check_kit.FACTS, json.dumps(facts, indent=2) + "\n")
