@@ -42,4 +42,23 @@ SITE = Role(
         }
     ),
 )
-ROLES = MappingProxyType({role.name: role for role in (SITE,)})
+AGGREGATOR = Role(
+    name="aggregator",
+    program="fedmap-aggregator",
+    packages=("common", "aggregator"),
+    extras=("aggregator", "postgres"),
+    image="fedmap-aggregator",
+    instructions="INSTALL.aggregator.md",
+    files=MappingProxyType(
+        {
+            "LICENSE": "LICENSE",
+            "deploy/aggregator/config.toml": "config/aggregator.toml",
+            "deploy/aggregator/config.full.toml": "config/aggregator.full.toml",
+            "deploy/aggregator/fedmap-aggregator.service": "systemd/fedmap-aggregator.service",
+            "docs/errors.md": "docs/errors.md",
+            "docs/operator.md": "docs/operator.md",
+            "docs/security.md": "docs/security.md",
+        }
+    ),
+)
+ROLES = MappingProxyType({role.name: role for role in (SITE, AGGREGATOR)})

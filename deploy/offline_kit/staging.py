@@ -109,6 +109,7 @@ def _facts(source: Source, role: Role, image: SavedImage, image_file: str) -> di
 def _instructions(source: Source, role: Role, image: SavedImage, image_file: str) -> str:
     text = (_HERE / role.instructions).read_text(encoding="utf-8")
     values = {
+        "WHOLE": (_HERE / "INSTALL.whole.md").read_text(encoding="utf-8"),
         "KIT": kit_name(source, role),
         "VERSION": source.version,
         "IMAGE": image.reference,

@@ -66,7 +66,10 @@ def own_wheel(project: Path, role: Role, out: Path, epoch: int) -> Path:
             shutil.copytree(project / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         text = (project / "pyproject.toml").read_text(encoding="utf-8")
         (source / "pyproject.toml").write_text(only_command(text, role.program), encoding="utf-8")
-        _pip("wheel", "--no-deps", "--wheel-dir", str(out), str(source), epoch=epoch)
+        for path in source.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        # With the pinned setuptools of this environment, not with the newest that an index has.
+        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), str(source), epoch=epoch)
     (built,) = out.glob("fedmap-*.whl")
     return built
 
@@ -165,7 +168,7 @@ def _pip(*arguments: str, epoch: int | None = None) -> None:
     """The pip of this environment; what it says of a failure is shown as it is."""
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     environment = os.environ if epoch is None else {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, umask=0o022, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(
             f"pip {arguments[0]}", tuple(done.stderr.strip().splitlines()[-5:]), hint="Mend what pip names."

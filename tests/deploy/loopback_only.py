@@ -1,7 +1,7 @@
 """Runs commands on this machine as if it had no network: a namespace with loopback and no other interface.
 
-/opt, /srv, /etc, /run and /dev/shm are private copies or empty, so commands that install things can be run
-as a page has them, and nothing of this machine's package caches or images is within reach. Needs root.
+/opt, /srv, /etc, /var/lib, /run and /dev/shm are private copies or empty, so commands that install things can
+be run as a page has them, and nothing of this machine's caches or images is within reach. Needs root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _ENTER = """
 ip link set lo up
-for place in opt srv etc; do mount --bind "$SCRATCH/$place" "/$place"; done
+for place in opt srv etc var/lib; do mount --bind "$SCRATCH/$place" "/$place"; done
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 cd "$SCRATCH/work"
@@ -43,7 +43,7 @@ class LoopbackOnly:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         self.work = scratch / "work"
-        for name in ("work", "opt", "srv", "home", "answers"):
+        for name in ("work", "opt", "srv", "var/lib", "home", "answers"):
             (scratch / name).mkdir(parents=True)
         shutil.copytree("/etc", scratch / "etc", symlinks=True, ignore_dangling_symlinks=True)
         (scratch / "storage.conf").write_text(_STORAGE.format(scratch=scratch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
+import aggregator.cli
+import site_agent.cli
 from common.errors import ConfigError, IntegrityError
 from deploy.offline_kit.bill import faults_of
 from deploy.offline_kit.image_archive import read_image, save_image
@@ -308,6 +313,17 @@ def test_every_file_that_a_kit_promises_is_in_the_project(role: Role) -> None:
     for origin in role.files:
         assert (ROOT / origin).is_file(), origin
     assert (ROOT / "deploy" / "offline_kit" / role.instructions).is_file()
+
+
+@pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
+def test_the_instructions_name_commands_that_exist(role: Role) -> None:
+    text = (ROOT / "deploy" / "offline_kit" / role.instructions).read_text()
+    app = {"site": site_agent.cli.app, "aggregator": aggregator.cli.app}[role.name]
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    named = set(re.findall(rf"(?:bin/{role.program}|@IMAGE@|--rm agent) ([a-z][a-z-]+)", text))
+    assert "doctor" in named
+    assert named <= root.commands.keys()
 
 
 def test_the_instructions_are_filled_in_and_name_files_that_are_there(kit: Path) -> None:
