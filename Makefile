@@ -10,20 +10,23 @@ SOURCES := common aggregator site_agent lab deploy tests
 ENGINE ?= $(shell command -v podman || command -v docker)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+IMAGES ?= aggregator:aggregator site:site_agent lab:lab
 IMAGE_OPTIONS ?=
 TORCH_INDEX ?=
 export BUILDAH_FORMAT := docker
 # The release before this one, a tag or a commit: its agents must work with this aggregator (`make upgrade-test`).
 PREVIOUS ?= b150c9c
 PREVIOUS_HOME := out/previous/$(PREVIOUS)
+# Whose offline kit: site or aggregator.
+ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench proto images compose-test upgrade-test clean
+.PHONY: help demo test lint format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -69,7 +72,7 @@ proto: $(READY) ## generate code from the contract in proto/
 
 images: ## container images of aggregator, site agent and lab
 	@[ -n "$(ENGINE)" ] || { echo "FedMAP's images need podman or docker; neither is installed"; exit 1; }
-	@set -e; for image in aggregator:aggregator site:site_agent lab:lab; do \
+	@set -e; for image in $(IMAGES); do \
 	  echo "building fedmap-$${image%%:*}:$(VERSION)"; \
 	  "$(ENGINE)" build $(IMAGE_OPTIONS) --file "deploy/$${image##*:}/Dockerfile" --tag "fedmap-$${image%%:*}:$(VERSION)" \
 	    --build-arg TORCH_INDEX="$(TORCH_INDEX)" --build-arg VERSION="$(VERSION)" --build-arg REVISION="$(REVISION)" .; \
@@ -77,6 +80,13 @@ images: ## container images of aggregator, site agent and lab
 
 compose-test: $(READY) images ## the images and docker-compose.yml for real, containers killed on the way (minutes)
 	FEDMAP_VERSION="$(VERSION)" $(BIN)/pytest -m containers tests/containers
+
+offline-kit: $(READY) ## one archive that installs without a network; ROLE=aggregator for the centre's (minutes)
+	$(MAKE) images IMAGES="$(if $(filter site,$(ROLE)),site:site_agent,$(ROLE):$(ROLE))"
+	$(BIN)/python -m deploy.offline_kit build --role "$(ROLE)" --engine "$(ENGINE)" --out dist
+
+offline-kit-test: offline-kit ## install that archive with no interface but loopback (minutes; needs root and podman)
+	FEDMAP_KIT="dist/$$($(BIN)/python -m deploy.offline_kit name --role "$(ROLE)")" $(BIN)/pytest -s tests/deploy/offline_installation.py
 
 clean: ## remove what make made, the virtual environment included
 	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,92 @@
+"""`python -m deploy.offline_kit build | name | check`: makes an offline kit, names it, or looks at one.
+
+Exit codes: 0 done; 1 an error with its hint, or a damaged kit; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from common.errors import ConfigError, FedmapError
+from deploy.offline_kit import check_kit
+from deploy.offline_kit.image_archive import save_image
+from deploy.offline_kit.kit_archive import write_archive
+from deploy.offline_kit.roles import ROLES, Role
+from deploy.offline_kit.source import read_source
+from deploy.offline_kit.staging import Parts, kit_name, stage
+from deploy.offline_kit.wheelhouse import check_pins, fetch_dependencies, own_wheel, read_wheelhouse
+
+PROJECT = Path(__file__).resolve().parents[2]
+say = Console(stderr=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+Whose = Annotated[str, typer.Option("--role", help=f"Whose kit: {', '.join(ROLES)}.")]
+
+
+@app.command("build")
+def build_command(
+    role: Whose = "site",
+    out: Annotated[Path, typer.Option(help="Folder for the archive.")] = Path("dist"),
+    engine: Annotated[str, typer.Option(help="The container engine that has the image.")] = "podman",
+    image: Annotated[str, typer.Option(help="The image; default: the role's, tagged with the version.")] = "",
+) -> None:
+    """Fetch, save, check and pack: one archive, its digest beside it. This needs a network; the kit none."""
+    chosen, source = _role(role), read_source(PROJECT)
+    name = kit_name(source, chosen)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".kit-") as scratch:
+        parts = Parts(source, chosen, Path(scratch) / "wheels", Path(scratch) / "image.tar")
+        save_image(engine, image or f"{chosen.image}:{source.version}", parts.image)
+        say.print("fetching wheels", highlight=False)
+        parts.wheels.mkdir()
+        constraints = PROJECT / "constraints.txt"
+        own = own_wheel(PROJECT, chosen, parts.wheels, source.epoch)
+        fetch_dependencies(own, chosen, constraints)
+        check_pins(read_wheelhouse(parts.wheels), constraints)
+        say.print("packing", highlight=False)
+        folder = Path(scratch) / name
+        stage(parts, folder)
+        archive = out / f"{name}.tar"
+        digest = write_archive(folder, archive, source.epoch)
+    size = archive.stat().st_size / 1e6
+    typer.echo(f"{archive}  {size:.0f} MB\nSHA-256 {digest}")
+
+
+@app.command("name")
+def name_command(role: Whose = "site") -> None:
+    """Print the name of the archive that `build` would write."""
+    typer.echo(f"{kit_name(read_source(PROJECT), _role(role))}.tar")
+
+
+@app.command("check")
+def check_command(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="An unpacked kit.")],
+) -> None:
+    """Is an unpacked kit whole? The same as check_kit.py inside it."""
+    raise typer.Exit(check_kit.main([str(folder)]))
+
+
+def _role(name: str) -> Role:
+    if name not in ROLES:
+        raise ConfigError("--role", (f"there is no kit for {name}",), hint=f"Take one of {', '.join(ROLES)}.")
+    return ROLES[name]
+
+
+def main() -> None:
+    """Errors become one plain message and exit code 1."""
+    try:
+        app()
+    except FedmapError as error:
+        say.print(f"error ({error.code}): {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

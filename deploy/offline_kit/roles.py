@@ -1,0 +1,64 @@
+"""What each kit is for: whose program, which extras, which image, which files go along. A table, no code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of kit."""
+
+    name: str
+    program: str  # the one console script of the kit's wheel
+    packages: tuple[str, ...]  # the import packages of the kit's wheel; the others stay out
+    extras: tuple[str, ...]
+    image: str  # the image's name; its tag is the version
+    instructions: str  # in this folder
+    files: Mapping[str, str]  # place in the project → place in the kit
+
+
+SITE = Role(
+    name="site",
+    program="fedmap-site",
+    packages=("common", "site_agent"),
+    extras=("site",),
+    image="fedmap-site",
+    instructions="INSTALL.site.md",
+    files=MappingProxyType(
+        {
+            "LICENSE": "LICENSE",
+            "deploy/site_agent/config.toml": "config/site.toml",
+            "deploy/site_agent/config.container.toml": "config/site.container.toml",
+            "deploy/site_agent/config.full.toml": "config/site.full.toml",
+            "deploy/site_agent/policy.toml": "config/policy.toml",
+            "deploy/site_agent/docker-compose.yml": "compose/docker-compose.yml",
+            "deploy/site_agent/fedmap-site.service": "systemd/fedmap-site.service",
+            "docs/clinic.md": "docs/clinic.md",
+            "docs/errors.md": "docs/errors.md",
+            "docs/operator.md": "docs/operator.md",
+        }
+    ),
+)
+AGGREGATOR = Role(
+    name="aggregator",
+    program="fedmap-aggregator",
+    packages=("common", "aggregator"),
+    extras=("aggregator", "postgres"),
+    image="fedmap-aggregator",
+    instructions="INSTALL.aggregator.md",
+    files=MappingProxyType(
+        {
+            "LICENSE": "LICENSE",
+            "deploy/aggregator/config.toml": "config/aggregator.toml",
+            "deploy/aggregator/config.full.toml": "config/aggregator.full.toml",
+            "deploy/aggregator/fedmap-aggregator.service": "systemd/fedmap-aggregator.service",
+            "docs/errors.md": "docs/errors.md",
+            "docs/operator.md": "docs/operator.md",
+            "docs/security.md": "docs/security.md",
+        }
+    ),
+)
+ROLES = MappingProxyType({role.name: role for role in (SITE, AGGREGATOR)})

@@ -1,0 +1,53 @@
+"""Which source the kit is made from: version, revision and the time that stands in for "now".
+
+The time is the last commit's, or SOURCE_DATE_EPOCH: nothing in a kit depends on when it was made.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import ConfigError
+
+CHANGED = "+changes"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The project as it is now."""
+
+    project: Path
+    version: str
+    revision: str  # of git; `+changes` where files differ from it
+    epoch: int
+
+
+def read_source(project: Path) -> Source:
+    """`ConfigError` where neither git nor SOURCE_DATE_EPOCH says when the source was made."""
+    with (project / "pyproject.toml").open("rb") as file:
+        version = str(tomllib.load(file)["project"]["version"])
+    revision = _git(project, "rev-parse", "HEAD") or "unknown"
+    if _git(project, "status", "--porcelain", "--untracked-files=no"):
+        revision += CHANGED
+    told = os.environ.get("SOURCE_DATE_EPOCH") or _git(project, "log", "-1", "--format=%ct")
+    if not told or not told.isdigit():
+        raise ConfigError(
+            str(project),
+            ("there is no commit that says when the source was made",),
+            hint="Make the kit from a git checkout, or set SOURCE_DATE_EPOCH to seconds since 1970.",
+        )
+    return Source(project, version, revision, int(told))
+
+
+def _git(project: Path, *arguments: str) -> str:
+    """Empty where git is not installed or this is no checkout."""
+    try:
+        command = ["git", "-C", str(project), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
