@@ -148,7 +148,7 @@ def simulate_command(
             training = progress.add_task(f"{method}, {len(federation.tier(1))} T1 sites", total=total)
             study = simulate(
                 federation,
-                METHODS[method](),
+                METHODS[method],
                 make_engine(engine),
                 total,
                 seed,
