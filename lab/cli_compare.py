@@ -55,16 +55,18 @@ def compare_command(
         trials=trials if tune else 0,
         engine=engine,
     )
+
+    def report(label: str, done: int, of: int) -> None:
+        """The bar where there is a terminal, a line for each job where the output is a log."""
+        progress.update(tasks[label], completed=done, total=of, visible=of > 0)
+        if not say.is_terminal and of:
+            say.print(f"{label}: {done} of {of} done", highlight=False)
+
     with bar() as progress:
         tasks = {
             label: progress.add_task(label, total=None, visible=False) for label in ("tuning", "comparing")
         }
-        comparison = compare(
-            request,
-            out,
-            workers or os.cpu_count() or 1,
-            lambda label, done, of: progress.update(tasks[label], completed=done, total=of, visible=of > 0),
-        )
+        comparison = compare(request, out, workers or os.cpu_count() or 1, report)
     write_tables(comparison, out)
     for site in comparison.federation.excluded:
         problems = escape("; ".join(site.problems))
@@ -91,8 +93,9 @@ def _tables(comparison: Comparison) -> list[Table]:
             title=f"T{tier}, {count} site{'s' if count > 1 else ''}: {label}, median over sites",
             title_justify="left",
         )
-        for column in ("method", "mean over seeds", "range over seeds", "note"):
-            table.add_column(column)
+        for column in ("method", "mean over seeds", "range over seeds"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("note")
         for row in (row for row in rows if row.tier == tier):
             if row.mean is None:
                 table.add_row(row.method, _NO_FIGURE, _NO_FIGURE, escape(row.note))

@@ -72,6 +72,8 @@ class VectorisedEngine:
         penalised: bool = True,
         rule: LocalRule | None = None,
     ) -> Fits:
+        if not tasks:
+            return []
         by_size = np.argsort([-len(task.train) for task in tasks], kind="stable")
         blocks = self._blocks(by_size.tolist(), model.network.spec.size)
 

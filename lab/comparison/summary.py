@@ -31,13 +31,20 @@ class TierRow:
 
 
 def tier_rows(comparison: Comparison) -> tuple[TierRow, ...]:
-    """By tier and method; tiers without sites are left out."""
+    """By tier and method; tiers without sites and methods that are not defined here are left out."""
     rows = []
+    absent = not_run(comparison)
+    methods = [method for method in comparison.request.methods if method not in absent]
     for tier in (1, 2, 3):
         of_tier = len(comparison.federation.tier(tier))
         if of_tier:
-            rows += [_row(comparison, tier, method, of_tier) for method in comparison.request.methods]
+            rows += [_row(comparison, tier, method, of_tier) for method in methods]
     return tuple(rows)
+
+
+def not_run(comparison: Comparison) -> dict[str, str]:
+    """Methods that are not defined under this plan, and why."""
+    return {run.job.method: run.reason for run in comparison.runs if run.outcome == "undefined"}
 
 
 def _row(comparison: Comparison, tier: int, method: str, of_tier: int) -> TierRow:
@@ -74,10 +81,9 @@ def _why_not(runs: list[JobResult], tier: int) -> str:
     """Why a method has no figure at a tier."""
     if not runs:
         return "not run to its end"
-    stopped = [run for run in runs if run.outcome != "done"]
-    if stopped:
-        words = {"undefined": "not run", "diverged": "diverged"}
-        return f"{words[stopped[0].outcome]}: {stopped[0].reason}"
+    diverged = [run for run in runs if run.outcome == "diverged"]
+    if diverged:
+        return f"diverged: {diverged[0].reason}"
     notes = [s.note for run in runs for s in run.scores if s.tier == tier and s.value is None and s.note]
     return notes[0] if notes else "no model for this tier"
 
@@ -93,6 +99,10 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
         if request.trials
         else "Nothing was tuned: methods whose defaults do not suit this study look worse than they are.",
     ]
+    by_reason: dict[str, list[str]] = {}
+    for method, reason in not_run(comparison).items():
+        by_reason.setdefault(reason, []).append(method)
+    found += [f"Not run: {', '.join(names)} ({reason})." for reason, names in by_reason.items()]
     for tier in (1, 2, 3):
         count = len(comparison.federation.tier(tier))
         if 0 < count < FEWEST_SITES:
@@ -112,6 +122,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
 def as_json(comparison: Comparison) -> dict[str, object]:
     return {
         "metric": comparison.request.plan.task.metric,
+        "not_run": not_run(comparison),
         "rows": [asdict(row) for row in tier_rows(comparison)],
         "caveats": list(caveats(comparison)),
     }
