@@ -26,7 +26,7 @@ from lab.simulation import Study, median_on_validation, simulate
 
 Kind = Literal["trial", "run"]
 Outcome = Literal["done", "undefined", "diverged"]
-LinAlgError = torch.linalg.LinAlgError
+LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 
 class Record(BaseModel):

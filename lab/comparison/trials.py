@@ -20,6 +20,7 @@ from lab.methods.method import Method
 Setting = Mapping[str, float]
 """Hyperparameters by name; those that are not named keep their default."""
 
+SHARED = ("learning_rate", "weight_decay")
 LEARNING_RATE_FACTORS = (0.3, 1.0, 3.0)
 WEIGHT_DECAYS = (0.0, 1e-4, 1e-2)
 TUNING_SEED = 1_000_003
@@ -40,9 +41,13 @@ def draw_trials(name: str, method: Method, training: TrainingSettings, count: in
 
 def apply(setting: Setting, method: Method, federation: Federation) -> tuple[Method, Federation]:
     """The method and the federation as a setting has them."""
-    shared = {name: value for name, value in setting.items() if name in ("learning_rate", "weight_decay")}
-    own = {name: value for name, value in setting.items() if name not in shared}
-    training = replace(federation.settings.training, **shared)
+    own = {name: value for name, value in setting.items() if name not in SHARED}
+    training = federation.settings.training
+    training = replace(
+        training,
+        learning_rate=setting.get("learning_rate", training.learning_rate),
+        weight_decay=setting.get("weight_decay", training.weight_decay),
+    )
     settings = replace(federation.settings, training=training)
     return replace(method, **own), replace(federation, settings=settings)  # type: ignore[type-var]
 
