@@ -19,9 +19,11 @@ from rich.table import Table
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
 from common.program_end import run_program
+from lab.cli_compare import compare_command
 from lab.cli_compose import compose_app
 from lab.cli_federations import demo_command, leave_one_out_command
 from lab.cli_output import Json, Seed, answer, bar, say
+from lab.method_names import METHOD_NAMES
 
 if TYPE_CHECKING:
     from lab.results import SummaryRow
@@ -33,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("compare")(compare_command)
 app.command("demo")(demo_command)
 app.command("leave-one-out")(leave_one_out_command)
 app.add_typer(compose_app, name="compose")
@@ -125,13 +128,15 @@ def simulate_command(
     engine: Annotated[
         Literal["loop", "vectorised"], typer.Option(help="vectorised trains all sites at once.")
     ] = "vectorised",
-    method: Annotated[Literal["fedmap", "fedavg", "individual"], typer.Option()] = "fedmap",
+    method: Annotated[str, typer.Option(help="A method by name, as `compare` takes them.")] = "fedmap",
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Run a whole study in this process: T1 trains, T2 fine-tunes, T3 predicts."""
     study_plan = load_plan(plan)
+    if method not in METHOD_NAMES:
+        raise typer.BadParameter(f"choose among {', '.join(METHOD_NAMES)}", param_hint="--method")
     from lab.engines import make_engine
     from lab.federation import load_federation
     from lab.figures import draw_convergence
@@ -146,10 +151,15 @@ def simulate_command(
             federation = load_federation(
                 study_plan, data, lambda done, of: progress.update(loading, completed=done, total=of)
             )
+            refusal = METHODS[method].refusal(study_plan, federation.settings)
+            if refusal is not None:
+                raise FedmapError(
+                    f"{method} is not run under this plan: {refusal}", hint="choose another method"
+                )
             training = progress.add_task(f"{method}, {len(federation.tier(1))} T1 sites", total=total)
             study = simulate(
                 federation,
-                METHODS[method](),
+                METHODS[method],
                 make_engine(engine),
                 total,
                 seed,

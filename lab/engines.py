@@ -17,6 +17,7 @@ import torch
 
 from common.algorithm.fitting import fit_sites
 from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
+from common.algorithm.local_rule import LocalRule
 from common.algorithm.prior import Prior
 from common.algorithm.settings import FedmapSettings
 
@@ -27,7 +28,7 @@ Fits = list[LocalFit | FailedFit]
 
 
 class Engine(Protocol):
-    """Fits every task as if alone; `penalised=False` leaves the prior out."""
+    """Fits every task as if alone; `penalised=False` leaves the prior out, `rule` is a baseline's step."""
 
     def fit(
         self,
@@ -36,6 +37,7 @@ class Engine(Protocol):
         prior: Prior,
         tasks: Sequence[SiteTask],
         penalised: bool = True,
+        rule: LocalRule | None = None,
     ) -> Fits: ...
 
 
@@ -47,9 +49,12 @@ class LoopEngine:
         prior: Prior,
         tasks: Sequence[SiteTask],
         penalised: bool = True,
+        rule: LocalRule | None = None,
     ) -> Fits:
         return [
-            fit_sites(model, settings, prior, [task], "autograd_likelihood", penalised=penalised)[0]
+            fit_sites(model, settings, prior, [task], "autograd_likelihood", penalised=penalised, rule=rule)[
+                0
+            ]
             for task in tasks
         ]
 
@@ -65,12 +70,17 @@ class VectorisedEngine:
         prior: Prior,
         tasks: Sequence[SiteTask],
         penalised: bool = True,
+        rule: LocalRule | None = None,
     ) -> Fits:
+        if not tasks:
+            return []
         by_size = np.argsort([-len(task.train) for task in tasks], kind="stable")
         blocks = self._blocks(by_size.tolist(), model.network.spec.size)
 
         def fit_block(block: list[int]) -> Fits:
-            return fit_sites(model, settings, prior, [tasks[i] for i in block], penalised=penalised)
+            return fit_sites(
+                model, settings, prior, [tasks[i] for i in block], penalised=penalised, rule=rule
+            )
 
         placed: dict[int, LocalFit | FailedFit] = {}
         with ThreadPoolExecutor(self._workers) as pool:
@@ -80,7 +90,7 @@ class VectorisedEngine:
 
     def _blocks(self, order: list[int], parameters: int) -> list[list[int]]:
         """Sites of similar size together, largest first, as many blocks as keep every core busy."""
-        most = max(1, BLOCK_PARAMETERS // parameters)
+        most = max(1, BLOCK_PARAMETERS // max(1, parameters))
         count = -(-len(order) // most)
         count = max(min(self._workers, len(order)), -(-count // self._workers) * self._workers)
         return [part.tolist() for part in np.array_split(order, min(count, len(order)))]

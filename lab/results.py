@@ -163,10 +163,9 @@ def _write_metrics(study: Study, out: Path) -> None:
 def _write_models(study: Study, out: Path) -> None:
     federation = study.federation
     (out / "personal").mkdir(exist_ok=True)
+    trained = (study.trained.model or federation.model).network
     for name, parameters in {**study.trained.personal, **study.fine_tuned}.items():
-        save_file(
-            named_parameters(federation.model.network, parameters), out / "personal" / f"{name}.safetensors"
-        )
+        save_file(named_parameters(trained, parameters), out / "personal" / f"{name}.safetensors")
     if federation.plan.scaling.mode == "pooled":
         scaler = {"scaler.mean": federation.scaler.mean, "scaler.deviation": federation.scaler.deviation}
         save_file(scaler, out / "scaler.safetensors")

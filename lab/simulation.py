@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_fit import Model
 from common.evaluation import DecisionRule, local_rule, pool_rule, rule_terms, score
 from common.metrics import Metric, MetricResult, SkippedMetric, metric_names
 from lab.engines import Engine
@@ -75,6 +76,7 @@ def simulate(
 
     trained = method.train(federation, engine, rounds, seed, watch)
     fine_tuned, failed = method.personalise(federation, engine, trained, federation.tier(2), rounds, seed)
+    model = trained.model or federation.model
     shared = None if trained.prior is None else SiteParameters(trained.prior.mu, trained.prior.buffers)
     rule = DecisionRule() if shared is None else pooled_rule(federation, shared)
     scores: list[Score] = []
@@ -82,14 +84,12 @@ def simulate(
     for site in federation.sites:
         own = trained.personal.get(site.name) or fine_tuned.get(site.name)
         if own is not None:
-            rules[site.name] = local_rule(
-                federation.plan, federation.model, own, site.data.train, site.data.validation
-            )
-            scores += _scores(federation, site, "personal", own, rules[site.name])
+            rules[site.name] = local_rule(federation.plan, model, own, site.data.train, site.data.validation)
+            scores += _scores(federation, model, site, "personal", own, rules[site.name])
         elif site.tier < 3:
             scores += _unscored(federation, site, "personal", "no fit of this site succeeded")
         if shared is not None:
-            scores += _scores(federation, site, "global", shared, rule)
+            scores += _scores(federation, federation.model, site, "global", shared, rule)
         elif site.tier == 3:
             scores += _unscored(federation, site, "global", "this method has no global model")
     return Study(
@@ -108,10 +108,15 @@ def pooled_rule(federation: Federation, shared: SiteParameters) -> DecisionRule:
 
 
 def _scores(
-    federation: Federation, site: Site, label: str, parameters: SiteParameters, rule: DecisionRule
+    federation: Federation,
+    model: Model,
+    site: Site,
+    label: str,
+    parameters: SiteParameters,
+    rule: DecisionRule,
 ) -> list[Score]:
     follow_up = site.data.train if len(site.data.train) else site.data.test
-    results = score(federation.plan, federation.model, parameters, rule, site.data.test, follow_up)
+    results = score(federation.plan, model, parameters, rule, site.data.test, follow_up)
     return [Score(site.tier, site.name, site.region, label, result) for result in results]
 
 
@@ -121,17 +126,20 @@ def _unscored(federation: Federation, site: Site, label: str, reason: str) -> li
 
 
 def _curve_point(federation: Federation, progress: Progress) -> CurvePoint:
-    shared = SiteParameters(progress.prior.mu, progress.prior.buffers)
-    return CurvePoint(
-        progress.record.round,
-        _median_on_validation(federation, progress.personal),
-        _median_on_validation(federation, dict.fromkeys(progress.personal, shared)),
-    )
+    """No figure for a method whose models are made only after the last round."""
+    number, personal, prior = progress.record.round, progress.personal, progress.prior
+    own = median_on_validation(federation, federation.model, personal)
+    if prior is None:
+        return CurvePoint(number, own, None)
+    shared = dict.fromkeys(personal, SiteParameters(prior.mu, prior.buffers))
+    return CurvePoint(number, own, median_on_validation(federation, federation.model, shared))
 
 
-def _median_on_validation(federation: Federation, models: Mapping[str, SiteParameters]) -> float | None:
+def median_on_validation(
+    federation: Federation, model: Model, models: Mapping[str, SiteParameters]
+) -> float | None:
     """The plan's metric on validation rows under each site's own rule, median over the sites that have it."""
-    plan, model = federation.plan, federation.model
+    plan = federation.plan
     values = []
     for site in federation.tier(1):
         if site.name not in models:

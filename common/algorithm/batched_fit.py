@@ -8,6 +8,7 @@ pass too, with no graph. `autograd`: everything from the formulas, nothing cache
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 from common.algorithm.adam import Adam
 from common.algorithm.batches import Batch, BatchStream, PackedRows, pack
 from common.algorithm.layers import Buffers, Pass
-from common.algorithm.likelihood import Outcome, negative_log_likelihood, output_gradient
+from common.algorithm.likelihood import Outcome
 from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
+from common.algorithm.local_rule import FitStart, LocalRule
 from common.algorithm.penalty import AnchoredPenalty
 from common.algorithm.settings import FedmapSettings, TrainingSettings
 from common.algorithm.weights import log_weight
@@ -36,6 +38,7 @@ class BatchedFit:
         penalty: AnchoredPenalty | None,
         tasks: Sequence[SiteTask],
         gradient: GradientSource,
+        rule: LocalRule | None = None,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -52,12 +55,17 @@ class BatchedFit:
             torch.stack([task.buffers.variance for task in tasks]),
             torch.stack([task.buffers.count for task in tasks]),
         )
+        seeds = [task.seed for task in tasks]
         self._adam = Adam(self._theta, training.learning_rate)
-        self._stream = BatchStream(
-            self._train, [task.seed for task in tasks], training.batch_size, model.network.dropouts
-        )
+        self._steps = None
+        if rule is not None:
+            rows = torch.from_numpy(self._train.rows.astype(np.float32))
+            self._steps = rule.begin(FitStart(self._theta, rows, seeds, training.learning_rate))
+        self._beside = torch.stack([_beside(task) for task in tasks])  # (S, k, d), a copy
+        self._stream = BatchStream(self._train, seeds, training.batch_size, model.network.dropouts)
         # Copies, never references: the best must not move when training goes on.
         self._best_theta = self._theta.clone()
+        self._best_beside = self._beside.clone()
         self._best_buffers = _copy(self._buffers)
         self._best_loss = np.full(len(tasks), np.inf)
         self._best_epoch = np.zeros(len(tasks), dtype=np.int64)
@@ -84,6 +92,14 @@ class BatchedFit:
 
     def _step(self, batch: Batch, training: TrainingSettings) -> None:
         theta = self._theta[: batch.sites]
+        gradient = partial(self._batch_gradient, batch, training)
+        if self._steps is None:
+            self._adam.step(theta, gradient(theta))
+        else:
+            self._steps.step(theta, self._beside[: batch.sites], gradient)
+
+    def _batch_gradient(self, batch: Batch, training: TrainingSettings, theta: Tensor) -> Tensor:
+        """The gradient of a batch at θ; running batch-norm statistics move along."""
         rows = batch.rows.view(-1, 1, 1)
         at = Pass(
             training=True,
@@ -97,18 +113,18 @@ class BatchedFit:
             grad = self._autograd_gradient(theta, batch, at)
         if training.weight_decay:
             grad.add_(theta, alpha=training.weight_decay)
-        self._adam.step(theta, grad)
         if at.batch_mean:
             moved = self._model.network.moved_buffers(_first(self._buffers, batch.sites), at)
             self._buffers.mean[: batch.sites] = moved.mean
             self._buffers.variance[: batch.sites] = moved.variance
             self._buffers.count[: batch.sites] = moved.count
+        return grad
 
     def _closed_form_gradient(self, theta: Tensor, batch: Batch, at: Pass) -> Tensor:
         network = self._model.network
         params = network.spec.views(theta)
         outputs, trace = network.forward(params, batch.features, at)
-        by_output = output_gradient(self._model.likelihood, outputs, batch.outcome)
+        by_output = self._model.output_gradient(outputs, batch.outcome)
         grads = network.backward(params, trace, by_output.div_(batch.rows.view(-1, 1, 1)))
         flat = network.spec.flatten(grads, lead=1)
         return flat if self._penalty is None else self._penalty.add_gradient(theta, flat)
@@ -118,7 +134,7 @@ class BatchedFit:
         # One leaf per parameter: slicing a single leaf would write a full-length gradient per slice.
         leaves = tuple(view.detach().requires_grad_() for view in network.spec.views(theta))
         outputs, _ = network.forward(leaves, batch.features, at)
-        loss = negative_log_likelihood(self._model.likelihood, outputs, batch.outcome) / batch.rows
+        loss = self._model.loss(outputs, batch.outcome) / batch.rows
         inputs = leaves
         if self._penalty is not None and self._gradient == "autograd":
             mu = self._penalty.mu.detach().requires_grad_()
@@ -132,7 +148,7 @@ class BatchedFit:
 
     def _judge(self, epoch: int, alive: np.ndarray, validation: PackedRows) -> np.ndarray:
         """Score the epoch on validation rows, keep the best of each site, say who has run out of patience."""
-        losses = _loss_per_row(self._model, self._theta, self._buffers, validation, self._validation_outcome)
+        losses = loss_per_row(self._model, self._theta, self._buffers, validation, self._validation_outcome)
         better = (np.isfinite(losses) & (losses < self._best_loss[alive])) | ~self._judges
         self._epochs[alive] = epoch
         at = np.flatnonzero(better)
@@ -141,6 +157,7 @@ class BatchedFit:
         self._best_loss[alive[at]] = np.where(self._judges[at], losses[at], np.inf)
         self._best_epoch[alive[at]] = epoch
         self._best_theta[into] = self._theta[source]
+        self._best_beside[into] = self._beside[source]
         self._best_buffers.mean[into] = self._buffers.mean[source]
         self._best_buffers.variance[into] = self._buffers.variance[source]
         self._best_buffers.count[into] = self._buffers.count[source]
@@ -151,19 +168,22 @@ class BatchedFit:
         at = torch.from_numpy(keep)
         self._theta = self._theta[at]
         self._buffers = Buffers(self._buffers.mean[at], self._buffers.variance[at], self._buffers.count[at])
+        self._beside = self._beside[at]
         self._adam.select(at)
+        if self._steps is not None:
+            self._steps.select(at)
         self._judges = self._judges[keep]
         self._validation_outcome = validation.outcome()
         self._stream.select(keep, train)
 
     def _results(self) -> list[LocalFit | FailedFit]:
         theta, buffers = self._best_theta, self._best_buffers
-        per_row = _loss_per_row(self._model, theta, buffers, self._train, self._train.outcome())
+        per_row = loss_per_row(self._model, theta, buffers, self._train, self._train.outcome())
         with torch.no_grad():
             penalties = (
                 torch.zeros(len(theta)) if self._penalty is None else self._penalty.value(theta)
             ).double()
-        finite = torch.isfinite(theta).all(1).numpy()
+        finite = (torch.isfinite(theta).all(1) & torch.isfinite(self._best_beside).all(2).all(1)).numpy()
         results: list[LocalFit | FailedFit] = []
         for site, rows in enumerate(self._train.rows):
             loss, penalty = float(per_row[site] * rows), float(penalties[site])
@@ -189,12 +209,13 @@ class BatchedFit:
                     epochs=int(self._epochs[site]),
                     best_epoch=int(self._best_epoch[site]),
                     validation_loss=float(best) if np.isfinite(best) else None,
+                    beside=self._best_beside[site].clone() if self._beside.shape[1] else None,
                 )
             )
         return results
 
 
-def _loss_per_row(
+def loss_per_row(
     model: Model, theta: Tensor, buffers: Buffers, data: PackedRows, outcome: Outcome
 ) -> np.ndarray:
     """L/N of each site on all rows of a part, in evaluation mode, (S,); 0 rows give 0."""
@@ -206,7 +227,7 @@ def _loss_per_row(
     ]
     outputs = torch.cat(blocks, dim=1).double()
     with torch.no_grad():
-        total = negative_log_likelihood(model.likelihood, outputs, outcome)
+        total = model.loss(outputs, outcome)
     return np.asarray(total.numpy() / np.maximum(data.rows, 1))
 
 
@@ -215,6 +236,11 @@ def _can_judge(validation: PackedRows) -> np.ndarray:
     if validation.event is None:
         return validation.rows > 0
     return np.asarray(validation.event.any(axis=1))
+
+
+def _beside(task: SiteTask) -> Tensor:
+    """What a rule keeps beside θ; nothing, (0, d), where there is none."""
+    return task.theta.new_zeros(0, len(task.theta)) if task.beside is None else task.beside
 
 
 def _first(buffers: Buffers, sites: int) -> Buffers:

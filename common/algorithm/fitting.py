@@ -14,6 +14,7 @@ import numpy as np
 from common.algorithm.batched_fit import BatchedFit, OnEpoch
 from common.algorithm.batches import full_batches
 from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
+from common.algorithm.local_rule import LocalRule
 from common.algorithm.penalty import anchored_penalty
 from common.algorithm.prior import Prior
 from common.algorithm.settings import FedmapSettings
@@ -44,16 +45,20 @@ def fit_sites(
     gradient: GradientSource = "closed_form",
     *,
     penalised: bool = True,
+    rule: LocalRule | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> list[LocalFit | FailedFit]:
     """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training).
 
+    `rule` takes the steps in another way than FedMAP does; the baselines of the lab use it.
     `on_epoch` hears of each epoch that is done, and of how many there can be.
     """
     usable = [position for position, task in enumerate(tasks) if len(task.train) >= 2]
     if len(usable) < len(tasks):
         others = [tasks[position] for position in usable]
-        fitted = fit_sites(model, settings, prior, others, gradient, penalised=penalised, on_epoch=on_epoch)
+        fitted = fit_sites(
+            model, settings, prior, others, gradient, penalised=penalised, rule=rule, on_epoch=on_epoch
+        )
         by_position = dict(zip(usable, fitted, strict=True))
         few = FailedFit("fewer than 2 training rows")
         return [by_position.get(position, few) for position in range(len(tasks))]
@@ -62,7 +67,7 @@ def fit_sites(
     rows = np.array([len(task.train) for task in tasks], dtype=np.int64)
     order = np.argsort(-full_batches(rows, settings.training.batch_size), kind="stable")
     penalty = anchored_penalty(model.network.spec, settings.prior, prior.mu, prior.psi) if penalised else None
-    fits = BatchedFit(model, settings, penalty, [tasks[i] for i in order], gradient).run(on_epoch)
+    fits = BatchedFit(model, settings, penalty, [tasks[i] for i in order], gradient, rule).run(on_epoch)
     by_task: list[LocalFit | FailedFit] = list(fits)
     for position, fit in zip(order, fits, strict=True):
         by_task[position] = fit

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -171,4 +171,19 @@ class Dropout:
         return (grad if keep is None else grad.mul_(keep)), ()
 
 
-Layer = Linear | Relu | BatchNorm | Dropout
+class Layer(Protocol):
+    """What a network asks of each of its layers."""
+
+    def parameters(self) -> Shapes:
+        """Names and shapes."""
+
+    def initialise(self, generator: torch.Generator, /) -> tuple[Tensor, ...]:
+        """Where they start."""
+
+    def forward(self, params: tuple[Tensor, ...], x: Tensor, at: Pass, /) -> tuple[Tensor, Saved]:
+        """(S, B, in) → (S, B, out), and what `backward` will need."""
+
+    def backward(
+        self, params: tuple[Tensor, ...], saved: Saved, grad: Tensor, needs_input: bool, /
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        """The gradients of the input and of the parameters."""

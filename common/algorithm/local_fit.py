@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from common.algorithm.examples import Examples
 from common.algorithm.layers import Buffers
-from common.algorithm.likelihood import LikelihoodName
+from common.algorithm.likelihood import LikelihoodName, Outcome, negative_log_likelihood, output_gradient
 from common.algorithm.network import Network
 
 GradientSource = Literal["autograd_likelihood", "closed_form", "autograd"]
+
+
+class OutputLoss(Protocol):
+    """A loss of a network's outputs (S, B, outputs), summed over the true rows of each site: (S,)."""
+
+    def __call__(self, outputs: Tensor, outcome: Outcome) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,22 @@ class Model:
 
     network: Network
     likelihood: LikelihoodName
+    own_loss: OutputLoss | None = None
+    """Trains in place of the likelihood, where the outputs are not yet a prediction."""
+
+    def loss(self, outputs: Tensor, outcome: Outcome) -> Tensor:
+        """L summed over the rows of each site: (S, B, outputs) → (S,). Differentiable."""
+        if self.own_loss is not None:
+            return self.own_loss(outputs, outcome)
+        return negative_log_likelihood(self.likelihood, outputs, outcome)
+
+    def output_gradient(self, outputs: Tensor, outcome: Outcome) -> Tensor:
+        """∂L/∂outputs, (S, B, outputs)."""
+        if self.own_loss is None:
+            return output_gradient(self.likelihood, outputs, outcome)
+        leaf = outputs.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.own_loss(leaf, outcome).sum(), leaf)
+        return gradient
 
 
 @dataclass(frozen=True)
@@ -32,6 +55,7 @@ class SiteTask:
     train: Examples
     validation: Examples
     seed: int
+    beside: Tensor | None = None  # (k, d) what a local rule keeps beside θ, where it starts
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,7 @@ class LocalFit:
     epochs: int
     best_epoch: int
     validation_loss: float | None  # per row; None where the validation part cannot judge
+    beside: Tensor | None = None  # (k, d) of a local rule, of the same epoch as θ
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,11 +30,7 @@ VARIANTS = "individual,fedavg,fedmap-convex,fedmap-quadratic"
 
 def run_variant(federation: Federation, variant: str, rounds: int, seed: int) -> Study:
     """A method by name; `fedmap-convex` and `fedmap-quadratic` are FedMAP with and without f."""
-    method, _, ablation = variant.partition("-")
-    if ablation:
-        prior = replace(federation.settings.prior, convex=ablation == "convex")
-        federation = replace(federation, settings=replace(federation.settings, prior=prior))
-    return simulate(federation, METHODS[method](), make_engine("vectorised"), rounds, seed)
+    return simulate(federation, METHODS[variant], make_engine("vectorised"), rounds, seed)
 
 
 def main(

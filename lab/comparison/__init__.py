@@ -1,1 +1,16 @@
-"""What a comparison of methods means: paired statistics over sites, who gains, and who is left behind."""
+"""Many methods on one cohort, fairly: the same splits, first models, budgets and number of tuning trials.
+
+    request    what is asked for, and the digests that make a resumed comparison the same one
+    trials     the settings that tuning tries
+    jobs       one training run of one method: the unit that is done or not
+    workers    jobs side by side in processes
+    records    finished jobs on disk, and the folder they live in
+    running    the course of a comparison: tune, then run
+    tables     CSV files and the description, made from the records
+    summary    one table per tier, for the reader at the terminal
+    paired     two methods at the same sites: gains, intervals, tests
+    who_gains  gain against individual performance
+    equity     groups of sites before and after
+
+Whoever reports or tests afterwards reads the tables and the description, nothing else.
+"""

@@ -1,32 +1,28 @@
-"""FedAvg (McMahan et al., 2017): train from the global model, average by sample count, one model for all.
+"""FedAvg: train from the global model, average by sample count, one model for all.
 
-T2 follows the paper's convention for methods without a prior: fine-tune the global model.
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep
+Networks from Decentralized Data. AISTATS 2017, Algorithm 1 (all sites take part in every round).
+
+T2 and T3 by the convention for methods without a prior: T2 fine-tunes the global model, T3 uses it as it
+is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from common.algorithm.aggregation import SiteParameters
-from common.algorithm.settings import AggregationSettings, FedmapSettings
 from lab.engines import Engine
 from lab.federation import Federation, Site
-from lab.methods.method import FailedSite, Trained, Watch, common_start
+from lab.methods.method import Method, Served, Trained, Watch, common_start
 from lab.methods.rounds import fine_tune, run_rounds
+from lab.methods.scheme import baseline_settings
 
 
-def fedavg_settings(settings: FedmapSettings) -> FedmapSettings:
-    return FedmapSettings(
-        prior=replace(settings.prior, convex=False),
-        training=replace(settings.training, start="global"),
-        aggregation=AggregationSettings(weighting="sample_count", psi_steps=0),
-    )
-
-
-class FedAvg:
+@dataclass(frozen=True)
+class FedAvg(Method):
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        settings = fedavg_settings(federation.settings)
+        settings = baseline_settings(federation.settings)
         start = common_start(federation, settings.prior, seed)
         trained = run_rounds(federation, engine, settings, start, rounds, seed, watch, penalised=False)
         assert trained.prior is not None
@@ -41,7 +37,7 @@ class FedAvg:
         sites: tuple[Site, ...],
         rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
         seed: int,
-    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    ) -> Served:
         assert trained.prior is not None
-        settings = fedavg_settings(federation.settings)
+        settings = baseline_settings(federation.settings)
         return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)

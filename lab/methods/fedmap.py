@@ -1,20 +1,36 @@
-"""FedMAP: local MAP estimation under a learned convex prior; the paper's algorithms for T1 and T2."""
+"""FedMAP: local MAP estimation under a learned convex prior; the paper's algorithms for T1, T2 and T3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from common.algorithm.aggregation import SiteParameters
+from common.algorithm.settings import FedmapSettings
 from lab.engines import Engine
 from lab.federation import Federation, Site
-from lab.methods.method import FailedSite, Trained, Watch, common_start
+from lab.methods.method import Method, Served, Trained, Watch, common_start
 from lab.methods.rounds import fine_tune, run_rounds
 
 
-class FedMap:
+@dataclass(frozen=True)
+class FedMap(Method):
+    """As the plan says. The ablations change one thing each in `settings`."""
+
+    alpha: float | None = None  # None: the plan's
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {"alpha": (0.005, 0.05, 0.15, 0.5)}
+
+    def settings(self, settings: FedmapSettings) -> FedmapSettings:
+        """What is run, from what the plan says."""
+        if self.alpha is None:
+            return settings
+        return replace(settings, prior=replace(settings.prior, alpha=self.alpha))
+
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        start = common_start(federation, federation.settings.prior, seed)
-        return run_rounds(federation, engine, federation.settings, start, rounds, seed, watch)
+        settings = self.settings(federation.settings)
+        start = common_start(federation, settings.prior, seed)
+        return run_rounds(federation, engine, settings, start, rounds, seed, watch)
 
     def personalise(
         self,
@@ -24,6 +40,7 @@ class FedMap:
         sites: tuple[Site, ...],
         rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
         seed: int,
-    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    ) -> Served:
         assert trained.prior is not None
-        return fine_tune(federation, engine, federation.settings, trained.prior, sites, seed, penalised=True)
+        settings = self.settings(federation.settings)
+        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=True)

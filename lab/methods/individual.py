@@ -1,9 +1,12 @@
-"""Individual training: every site alone, with the federation's whole budget of epochs and early stopping."""
+"""Individual training: every site alone, with the federation's whole budget of epochs and early stopping.
+
+T2: a T2 site alone, in the same way. T3: nothing, since a T3 site does not train and there is no global
+model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.local_fit import SiteTask
@@ -11,11 +14,12 @@ from common.algorithm.seeding import derive_seed
 from common.errors import TrainingError
 from lab.engines import Engine
 from lab.federation import Federation, Site
-from lab.methods.method import FailedSite, Trained, Watch, common_start
+from lab.methods.method import Method, Served, Trained, Watch, common_start
 from lab.methods.rounds import sort_out
 
 
-class Individual:
+@dataclass(frozen=True)
+class Individual(Method):
     def train(
         self,
         federation: Federation,
@@ -40,13 +44,13 @@ class Individual:
         sites: tuple[Site, ...],
         rounds: int,
         seed: int,
-    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    ) -> Served:
         return self._alone(federation, engine, sites, rounds, seed)
 
     @staticmethod
     def _alone(
         federation: Federation, engine: Engine, sites: tuple[Site, ...], rounds: int, seed: int
-    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    ) -> Served:
         if not sites:
             return {}, ()
         start = common_start(federation, federation.settings.prior, seed)

@@ -6,13 +6,18 @@ difference in the results is a difference between the methods.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar
+
+from torch import Tensor
 
 from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_fit import Model
 from common.algorithm.prior import Prior, draw_initial_site, initial_parameters, initial_prior
-from common.algorithm.settings import PriorSettings
+from common.algorithm.settings import FedmapSettings, PriorSettings
+from common.plan import StudyPlan
 from lab.engines import Engine
 from lab.federation import Federation, Site
 
@@ -37,6 +42,7 @@ class RoundRecord:
     validation_loss: float  # L per row on validation rows; NaN where no site could judge
     largest_weight: float  # the largest ω̄
     failed: tuple[FailedSite, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)  # ω̄ by site
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,13 @@ class Progress:
     """The state after a round, for whoever watches."""
 
     record: RoundRecord
-    prior: Prior
+    prior: Prior | None  # None: no global model that predicts by itself
     personal: Mapping[str, SiteParameters]
 
 
 Watch = Callable[[Progress], None]
+Served = tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]
+"""Models by site, and the sites for which there is none."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,27 @@ class Trained:
     prior: Prior | None  # None: the method has no global model
     history: tuple[RoundRecord, ...] = ()
     failed: tuple[FailedSite, ...] = field(default=())
+    model: Model | None = None
+    """What the parameters belong to, where it is not the plan's own model."""
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the centre keeps beside μ, by name, and a T2 site gets with it."""
 
 
-class Method(Protocol):
+class Method(ABC):
+    """A method with its hyperparameters, which are the fields of its (frozen) dataclass."""
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    """The values that tuning may give to the method's own hyperparameters."""
+
+    def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
+        """Why the method is not run under this plan; None where it is."""
+        return None
+
+    @abstractmethod
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         """Train all T1 sites."""
 
+    @abstractmethod
     def personalise(
         self,
         federation: Federation,
@@ -73,7 +96,7 @@ class Method(Protocol):
         sites: tuple[Site, ...],
         rounds: int,
         seed: int,
-    ) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
+    ) -> Served:
         """Models for T2 sites, which never talk to the federation."""
 
 

@@ -1,15 +1,21 @@
-"""The federated loop that FedMAP and its relatives share: fit the sites, aggregate, repeat.
+"""The federated loop that FedMAP and FedAvg share: fit the sites, aggregate, repeat.
 
-This is the service without the network: `fit_sites` is the site's half, `next_prior` the centre's.
+This is the service without the network: `fit_sites` is the site's half, `next_prior` the centre's. The loop
+of the other methods is in `scheme`; what both need of a round (who answered, the quorum, the record) is
+here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from common.algorithm.aggregation import PriorStep, SiteParameters, next_prior
+from torch import Tensor
+
+from common.algorithm.aggregation import SiteParameters, next_prior
 from common.algorithm.local_fit import FailedFit, LocalFit, SiteTask
+from common.algorithm.local_rule import LocalRule
 from common.algorithm.prior import Prior
 from common.algorithm.seeding import derive_seed
 from common.algorithm.settings import FedmapSettings
@@ -17,7 +23,7 @@ from common.errors import TrainingError
 from common.personalisation import fine_tune_settings, fine_tune_task
 from lab.engines import Engine
 from lab.federation import Federation, Site
-from lab.methods.method import FailedSite, Progress, RoundRecord, Trained, Watch
+from lab.methods.method import FailedSite, Progress, RoundRecord, Served, Trained, Watch
 
 
 def run_rounds(
@@ -48,26 +54,19 @@ def run_rounds(
         ]
         fits = engine.fit(federation.model, settings, prior, tasks, penalised)
         answered, failed = sort_out(number, sites, fits)
-        log_omega = {name: fit.log_omega for name, fit in answered.items() if fit.log_omega is not None}
-        quorum = federation.plan.rounds.quorum
-        if len(log_omega) < quorum:
-            reasons = "; ".join(f"{failure.site}: {failure.reason}" for failure in failed[:3])
-            raise TrainingError(
-                f"round {number}: {len(log_omega)} of {len(sites)} sites gave an update with a weight, "
-                f"the plan's quorum is {quorum} ({reasons or 'the others have no events'})",
-                hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
-            )
+        weighed = with_weight(federation, number, answered, failed)
         personal |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}
         step = next_prior(
             federation.model.network.spec,
             settings.prior,
             settings.aggregation,
             prior,
-            log_omega,
+            {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None},
             personal.__getitem__,
         )
         prior = step.prior
-        history.append(_record(number, answered, step, failed, penalised))
+        penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
+        history.append(round_record(number, answered, step.weights, failed, penalties))
         watch(Progress(history[-1], prior, personal))
     return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
 
@@ -89,6 +88,25 @@ def sort_out(
     return answered, failed
 
 
+def with_weight(
+    federation: Federation,
+    number: int,
+    answered: Mapping[str, LocalFit],
+    failed: tuple[FailedSite, ...],
+) -> Mapping[str, LocalFit]:
+    """The fits that count in the global model (not a survival site without events); at least a quorum."""
+    weighed = {name: fit for name, fit in answered.items() if fit.log_omega is not None}
+    quorum = federation.plan.rounds.quorum
+    if len(weighed) < quorum:
+        reasons = "; ".join(f"{failure.site}: {failure.reason}" for failure in failed[:3])
+        raise TrainingError(
+            f"round {number}: {len(weighed)} of {len(federation.tier(1))} sites gave an update with a "
+            f"weight, the plan's quorum is {quorum} ({reasons or 'the others have no events'})",
+            hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
+        )
+    return weighed
+
+
 def fine_tune(
     federation: Federation,
     engine: Engine,
@@ -97,32 +115,36 @@ def fine_tune(
     sites: tuple[Site, ...],
     seed: int,
     penalised: bool,
-) -> tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]:
-    """T2: from μ, no communication."""
+    rule: LocalRule | None = None,
+    beside: Tensor | None = None,
+) -> Served:
+    """T2: from μ, no communication. `rule` and what it keeps `beside` θ are a baseline's own step."""
     if not sites:
         return {}, ()
     settings = fine_tune_settings(settings)
-    tasks = [fine_tune_task(prior, site.data, seed) for site in sites]
-    fits = engine.fit(federation.model, settings, prior, tasks, penalised)
+    tasks = [replace(fine_tune_task(prior, site.data, seed), beside=beside) for site in sites]
+    fits = engine.fit(federation.model, settings, prior, tasks, penalised, rule)
     answered, failed = sort_out(0, sites, fits)
     return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed
 
 
-def _record(
+def round_record(
     number: int,
     answered: Mapping[str, LocalFit],
-    step: PriorStep,
+    weights: Mapping[str, float],
     failed: tuple[FailedSite, ...],
-    penalised: bool,
+    penalties: tuple[float, float] = (0.0, 0.0),
 ) -> RoundRecord:
+    """What a round looked like; `penalties` are R and the part of it that is f."""
     fits = list(answered.values())
     judged = [fit.validation_loss for fit in fits if fit.validation_loss is not None]
     return RoundRecord(
         round=number,
         loss=sum(fit.loss / fit.rows for fit in fits) / len(fits),
-        penalty=step.penalty if penalised else 0.0,
-        convex_penalty=step.convex_penalty if penalised else 0.0,
+        penalty=penalties[0],
+        convex_penalty=penalties[1],
         validation_loss=sum(judged) / len(judged) if judged else math.nan,
-        largest_weight=max(step.weights.values()),
+        largest_weight=max(weights.values()),
         failed=failed,
+        weights=weights,
     )

@@ -27,7 +27,7 @@ SITES = {"one": (1, 200), "two": (1, 150), "three": (1, 120), "four": (2, 80), "
 
 def run(plan: StudyPlan, directory: Path, method: str = "fedmap", rounds: int = 4) -> Study:
     federation = load_federation(plan, directory)
-    return simulate(federation, METHODS[method](), VectorisedEngine(2), rounds, seed=3)
+    return simulate(federation, METHODS[method], VectorisedEngine(2), rounds, seed=3)
 
 
 def values(study: Study, tier: int, model: str, metric: str) -> list[float]:

@@ -1,0 +1,87 @@
+"""The folder of a comparison: one durable record for each finished job, so that nothing is done twice.
+
+A record is whole or absent (temp file, fsync, rename). The description says what the records belong to; a
+folder of another plan, other data or another budget is refused, never mixed. One process at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from common.durable_files import FolderLock, make_folder, read_file, remove_leftovers, write_durably
+from common.errors import FedmapError
+from lab.comparison.jobs import Job, JobResult
+from lab.comparison.request import Identity
+
+IDENTITY = "identity.json"
+_WORDS = {
+    "plan_digest": "another study plan",
+    "data_digest": "other data",
+    "rounds": "another number of rounds",
+    "trials": "another number of tuning trials",
+    "engine": "another engine",
+    "fedmap": "another version of FedMAP",
+}
+
+
+class Records:
+    """Finished jobs, by key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "records"
+
+    def find(self, job: Job) -> JobResult | None:
+        """What an equal job left; None where it has still to be done."""
+        path = self._folder / f"{job.key}.json"
+        if not path.is_file():
+            return None
+        try:
+            result = JobResult.model_validate_json(read_file(path))
+        except ValidationError as error:
+            raise FedmapError(
+                f"{path}: not a record of this version",
+                hint="remove this one file to have its job done again",
+            ) from error
+        return result if result.job == job else None
+
+    def keep(self, result: JobResult) -> None:
+        write_durably(self._folder / f"{result.job.key}.json", result.model_dump_json().encode(), mode=0o644)
+
+
+@contextmanager
+def comparison_folder(out: Path, identity: Identity) -> Iterator[Records]:
+    """Opens OUT for one comparison: a new or empty folder, or one of the same identity."""
+    new = not (out / IDENTITY).is_file()
+    if new and out.exists() and not (out.is_dir() and all(path.name == ".lock" for path in out.iterdir())):
+        raise FedmapError(
+            f"{out} holds something other than a comparison",
+            hint="give --out a new directory, or empty this one yourself",
+        )
+    make_folder(out / "records", mode=0o755)
+    with FolderLock(out / ".lock"):
+        if new:
+            write_durably(out / IDENTITY, identity.model_dump_json(indent=2).encode() + b"\n", mode=0o644)
+        else:
+            _require_same(out, identity)
+        remove_leftovers(out)
+        remove_leftovers(out / "records")
+        yield Records(out)
+
+
+def _require_same(out: Path, identity: Identity) -> None:
+    try:
+        before = Identity.model_validate_json(read_file(out / IDENTITY))
+    except ValidationError as error:
+        raise FedmapError(
+            f"{out / IDENTITY}: not written by this version", hint="give --out a new directory"
+        ) from error
+    changed = [word for name, word in _WORDS.items() if getattr(before, name) != getattr(identity, name)]
+    if changed:
+        raise FedmapError(
+            f"{out} holds a comparison of {' and '.join(changed)}: it cannot be resumed with this one",
+            hint="give --out a new directory, or go back to what the first comparison was made with",
+        )

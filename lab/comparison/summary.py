@@ -1,0 +1,128 @@
+"""One table per tier for the reader at the terminal, and in words what in it is not comparable.
+
+A figure is the median over sites, then the mean over seeds, with its range over seeds. No test is made
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from lab.comparison.jobs import JobResult
+from lab.comparison.running import Comparison
+
+FEWEST_SITES = 6  # below, the least p-value of a two-sided signed-rank test stays above 0.03
+
+
+@dataclass(frozen=True)
+class TierRow:
+    """The plan's metric of one method at one tier."""
+
+    tier: int
+    method: str
+    mean: float | None  # over seeds, of the median over sites
+    low: float | None
+    high: float | None
+    seeds: int
+    sites: int  # fewest that were scored in a seed
+    note: str
+
+
+def tier_rows(comparison: Comparison) -> tuple[TierRow, ...]:
+    """By tier and method; tiers without sites and methods that are not defined here are left out."""
+    rows = []
+    absent = not_run(comparison)
+    methods = [method for method in comparison.request.methods if method not in absent]
+    for tier in (1, 2, 3):
+        of_tier = len(comparison.federation.tier(tier))
+        if of_tier:
+            rows += [_row(comparison, tier, method, of_tier) for method in methods]
+    return tuple(rows)
+
+
+def not_run(comparison: Comparison) -> dict[str, str]:
+    """Methods that are not defined under this plan, and why."""
+    return {run.job.method: run.reason for run in comparison.runs if run.outcome == "undefined"}
+
+
+def _row(comparison: Comparison, tier: int, method: str, of_tier: int) -> TierRow:
+    runs = [run for run in comparison.runs if run.job.method == method]
+    values = [found for run in runs if (found := _values(comparison, run, tier))]
+    medians = [float(np.median(found)) for found in values]
+    sites = min((len(found) for found in values), default=0)
+    notes = [_why_not(runs, tier)] if not medians else []
+    if medians and len(medians) < comparison.request.seeds:
+        notes.append(f"{len(medians)} of {comparison.request.seeds} seeds")
+    if medians and sites < of_tier:
+        notes.append(f"{sites} of {of_tier} sites scored")
+    if method == "pooled":
+        notes.append("oracle: needs all rows in one place")
+    if not medians:
+        return TierRow(tier, method, None, None, None, 0, sites, "; ".join(notes))
+    return TierRow(
+        *(tier, method, float(np.mean(medians)), min(medians), max(medians)),
+        *(len(medians), sites, "; ".join(notes)),
+    )
+
+
+def _values(comparison: Comparison, run: JobResult, tier: int) -> list[float]:
+    metric = comparison.request.plan.task.metric
+    model = "global" if tier == 3 else "personal"
+    return [
+        s.value
+        for s in run.scores
+        if (s.tier, s.model, s.metric) == (tier, model, metric) and s.value is not None
+    ]
+
+
+def _why_not(runs: list[JobResult], tier: int) -> str:
+    """Why a method has no figure at a tier."""
+    if not runs:
+        return "not run to its end"
+    diverged = [run for run in runs if run.outcome == "diverged"]
+    if diverged:
+        return f"diverged: {diverged[0].reason}"
+    notes = [s.note for run in runs for s in run.scores if s.tier == tier and s.value is None and s.note]
+    return notes[0] if notes else "no model for this tier"
+
+
+def caveats(comparison: Comparison) -> tuple[str, ...]:
+    """What a reader of the tables has to know."""
+    request = comparison.request
+    found = [
+        "Same splits, first models and budget (rounds × epochs) for all; Ditto trains two models in it, and "
+        "pFedMe takes several gradients on each batch.",
+        f"Settings were tuned on validation rows with {request.trials} trials a method; the same rows stop "
+        "training early."
+        if request.trials
+        else "Nothing was tuned: methods whose defaults do not suit this study look worse than they are.",
+    ]
+    by_reason: dict[str, list[str]] = {}
+    for method, reason in not_run(comparison).items():
+        by_reason.setdefault(reason, []).append(method)
+    found += [f"Not run: {', '.join(names)} ({reason})." for reason, names in by_reason.items()]
+    for tier in (1, 2, 3):
+        count = len(comparison.federation.tier(tier))
+        if 0 < count < FEWEST_SITES:
+            found.append(
+                f"T{tier} has {count} site{'s' if count > 1 else ''}: no test between methods is possible."
+            )
+    if request.seeds == 1:
+        found.append("One seed: differences may be chance of training.")
+    failed = len({(run.job.method, f.site) for run in comparison.runs for f in run.failed})
+    if failed:
+        found.append(f"{failed} pairs of method and site had failed fits: see failures.csv.")
+    if comparison.crashes:
+        found.append(f"{len(comparison.crashes)} jobs lost their process: call again to have them done.")
+    return tuple(found)
+
+
+def as_json(comparison: Comparison) -> dict[str, object]:
+    return {
+        "metric": comparison.request.plan.task.metric,
+        "not_run": not_run(comparison),
+        "rows": [asdict(row) for row in tier_rows(comparison)],
+        "caveats": list(caveats(comparison)),
+    }

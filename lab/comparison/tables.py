@@ -1,0 +1,166 @@
+"""Writes what a comparison found as tidy CSV files and one JSON description: all that later analysis reads.
+
+    comparison.json   plan, digests, versions, command, what was asked for
+    metrics.csv       method, seed, tier, site, region, model, metric, value
+    skipped.csv       the same without a value, and why
+    settings.csv      method, setting, value, tuned
+    trials.csv        method, trial, setting, validation figure, chosen
+    failures.csv      method, seed, kind, round, site, reason
+    rounds.csv        method, seed, round: losses, penalties, the curve on validation rows
+    omega.csv         method, seed, round, site, weight in the global model
+    sites.csv         site, tier, region, rows, share of outcomes (suppressed where small)
+    notes.csv         site, note: single-class parts, too few events, sites and rows left out
+
+No number of a single patient is ever written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from common.durable_files import write_durably
+from common.plan import StudyPlan
+from lab.comparison.request import command, versions
+from lab.comparison.running import Comparison
+from lab.comparison.trials import TUNING_SEED, all_settings
+from lab.federation import Site
+from lab.methods import METHODS
+
+Row = Sequence[object]
+
+
+def write_tables(comparison: Comparison, out: Path) -> None:
+    """All files, each whole or as it was before."""
+    where = ("method", "seed", "tier", "site", "region", "model", "metric")
+    _table(out / "metrics.csv", (*where, "value", "note"), _scores(comparison, measured=True))
+    _table(out / "skipped.csv", (*where, "reason"), _scores(comparison, measured=False))
+    _table(out / "settings.csv", ("method", "setting", "value", "tuned"), _settings(comparison))
+    _table(
+        out / "trials.csv",
+        ("method", "trial", "seed", "setting", "outcome", "metric", "value", "chosen", "seconds"),
+        _trials(comparison),
+    )
+    _table(out / "failures.csv", ("method", "seed", "kind", "round", "site", "reason"), _failures(comparison))
+    columns = ("loss", "penalty", "convex_penalty", "validation_loss", "largest_weight", "personal", "shared")
+    _table(
+        out / "rounds.csv",
+        ("method", "seed", "round", *columns),
+        (
+            (run.job.method, run.job.seed, numbers.round, *(getattr(numbers, name) for name in columns))
+            for run in comparison.runs
+            for numbers in run.rounds
+        ),
+    )
+    _table(
+        out / "omega.csv",
+        ("method", "seed", "round", "site", "weight"),
+        ((r.job.method, r.job.seed, w.round, w.site, w.weight) for r in comparison.runs for w in r.weights),
+    )
+    _table(
+        out / "sites.csv",
+        ("site", "tier", "region", "train", "validation", "test", "outcome_share"),
+        (_site(comparison.request.plan, site) for site in comparison.federation.sites),
+    )
+    _table(out / "notes.csv", ("tier", "site", "note"), _notes(comparison))
+    write_durably(out / "comparison.json", _description(comparison), mode=0o644)
+
+
+def _scores(comparison: Comparison, measured: bool) -> Iterable[Row]:
+    for run in comparison.runs:
+        for s in run.scores:
+            at = (run.job.method, run.job.seed, s.tier, s.site, s.region, s.model, s.metric)
+            if measured and s.value is not None:
+                yield (*at, repr(s.value), s.note)
+            elif not measured and s.value is None:
+                yield (*at, s.note)
+
+
+def _settings(comparison: Comparison) -> Iterable[Row]:
+    training = comparison.request.plan.training
+    tuned = "yes" if comparison.request.trials else "no"
+    for name, setting in comparison.chosen.items():
+        for key, value in all_settings(setting, METHODS[name], training).items():
+            yield name, key, "the plan's" if value is None else value, tuned
+
+
+def _trials(comparison: Comparison) -> Iterable[Row]:
+    metric = comparison.request.plan.task.metric
+    for trial in comparison.trials:
+        job = trial.job
+        words = " ".join(f"{name}={value:g}" for name, value in sorted(job.setting.items())) or "default"
+        chosen = "yes" if job.setting == comparison.chosen[job.method] else "no"
+        yield (
+            *(job.method, job.trial, job.seed, words),
+            *(trial.outcome, metric, trial.validation, chosen, trial.seconds),
+        )
+
+
+def _failures(comparison: Comparison) -> Iterable[Row]:
+    """Methods that are not defined or diverged, processes that ended, fits of single sites that failed."""
+    for run in comparison.runs:
+        at = (run.job.method, run.job.seed)
+        if run.outcome != "done":
+            yield (*at, run.outcome, "", "", run.reason)
+        yield from ((*at, "site", f.round, f.site, f.reason) for f in run.failed)
+    for crash in comparison.crashes:
+        reason = f"its process ended with code {crash.exit_code}; call again to retry"
+        yield crash.job.method, crash.job.seed, "crashed", "", "", reason
+
+
+def _site(plan: StudyPlan, site: Site) -> Row:
+    parts = (site.data.train, site.data.validation, site.data.test)
+    share: float | str = ""
+    if plan.task.kind != "multiclass":
+        outcomes = torch.cat([part.target > 0 if part.event is None else part.event for part in parts])
+        count = int(outcomes.sum())
+        if min(count, len(outcomes) - count) >= plan.limits.min_cell:
+            share = round(count / len(outcomes), 4)
+    return (site.name, site.tier, site.region, *(len(part) for part in parts), share)
+
+
+def _notes(comparison: Comparison) -> Iterable[Row]:
+    federation = comparison.federation
+    for site in federation.sites:
+        yield from ((site.tier, site.name, note) for note in site.data.notes)
+        yield from (
+            (site.tier, site.name, f"{e.rows} rows left out: {e.reason}") for e in site.data.exclusions
+        )
+    for excluded in federation.excluded:
+        yield from ((excluded.tier, excluded.name, f"excluded: {p}") for p in excluded.problems)
+
+
+def _description(comparison: Comparison) -> bytes:
+    request = comparison.request
+    federation = comparison.federation
+    described = {
+        "study": request.plan.study.name,
+        "title": request.plan.study.title,
+        "metric": request.plan.task.metric,
+        "task": request.plan.task.kind,
+        **comparison.identity.model_dump(),
+        "methods": list(request.methods),
+        "seeds": list(range(request.seeds)),
+        "tuning_seed": TUNING_SEED if request.trials else None,
+        "search_spaces": {name: dict(METHODS[name].space) for name in request.methods},
+        "sites": {f"tier_{tier}": len(federation.tier(tier)) for tier in (1, 2, 3)},
+        "excluded_sites": [site.name for site in federation.excluded],
+        "seconds": round(sum(run.seconds for run in (*comparison.trials, *comparison.runs)), 1),
+        "versions": versions(),
+        "command": command(),
+        "plan": request.plan.model_dump(mode="json"),
+    }
+    return json.dumps(described, indent=2, sort_keys=False).encode() + b"\n"
+
+
+def _table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    write_durably(path, text.getvalue().encode(), mode=0o644)

@@ -1,0 +1,163 @@
+"""Every method, two seeds, a small cohort, in real processes: what OUT holds, and what a second call does."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.plan import parse_plan
+from lab.comparison.jobs import Job, run_job
+from lab.engines import VectorisedEngine
+from lab.federation import load_federation
+from lab.method_names import METHOD_NAMES
+from tests.lab.conftest import BINARY_PLAN, write_site
+
+PLAN = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [8, 4]").replace(
+    "epochs = 3", "epochs = 1\nfine_tune_epochs = 3"
+)
+SITES = {"one": (1, 120), "two": (1, 100), "healthy": (1, 60), "clinic": (2, 60), "remote": (3, 50)}
+ROUNDS = "2"
+
+
+def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lab.cli", "compare", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_cohort(directory: Path) -> None:
+    directory.mkdir()
+    lines = ["site,tier,region"]
+    for number, (site, (tier, rows)) in enumerate(SITES.items()):
+        lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
+        write_site(directory / f"{site}.csv", rows, number)
+    table = (directory / "healthy.csv").read_text().splitlines()
+    nobody = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in table[1:]]
+    (directory / "healthy.csv").write_text("\n".join([table[0], *nobody]) + "\n")
+    (directory / "sites.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with plan.toml, cohort and the OUT of one comparison, and what it printed."""
+    folder = tmp_path_factory.mktemp("comparison")
+    (folder / "plan.toml").write_text(PLAN)
+    write_cohort(folder / "cohort")
+    done = lab(*asked(folder), "--methods", "all", "--seeds", "2", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def asked(folder: Path) -> tuple[str | Path, ...]:
+    return (
+        *("--plan", folder / "plan.toml", "--data", folder / "cohort"),
+        *("--out", folder / "out", "--rounds", ROUNDS),
+    )
+
+
+@pytest.mark.xdist_group("comparison")
+def test_every_method_is_scored_at_its_tiers_or_recorded_with_the_reason(compared: tuple[Path, str]) -> None:
+    out = compared[0] / "out"
+    rows = read(out / "metrics.csv")
+    assert list(rows[0]) == ["method", "seed", "tier", "site", "region", "model", "metric", "value", "note"]
+    refused = {
+        row["method"]: row["reason"] for row in read(out / "failures.csv") if row["kind"] == "undefined"
+    }
+    for method in METHOD_NAMES:
+        seen = {
+            (row["seed"], row["tier"]) for row in rows if row["method"] == method and row["metric"] == "auroc"
+        }
+        tiers = ("1", "2") if method in ("individual", "pfedgp") else ("1", "2", "3")
+        assert (method in refused) != (seen == {(seed, tier) for seed in "01" for tier in tiers}), method
+    assert set(refused) == {"fedmap-convex", "fedmap-per-sample", "fedmap-start-local"}
+    assert not [row for row in read(out / "failures.csv") if row["kind"] in ("crashed", "diverged")]
+
+
+@pytest.mark.xdist_group("comparison")
+def test_a_single_class_site_is_noted_and_its_auroc_skipped_with_the_reason(
+    compared: tuple[Path, str],
+) -> None:
+    out = compared[0] / "out"
+    skipped = [r for r in read(out / "skipped.csv") if r["site"] == "healthy" and r["metric"] == "auroc"]
+    assert {row["method"] for row in skipped} >= {"fedmap", "pfedfda", "pfedgp"}
+    assert all("one class" in row["reason"] for row in skipped)
+    assert any("one class" in row["note"] for row in read(out / "notes.csv") if row["site"] == "healthy")
+    (site,) = [row for row in read(out / "sites.csv") if row["site"] == "healthy"]
+    assert site["outcome_share"] == "", "a count of zero is a small cell"
+
+
+@pytest.mark.xdist_group("comparison")
+def test_the_description_and_the_other_tables_can_be_read_back(compared: tuple[Path, str]) -> None:
+    out = compared[0] / "out"
+    described = json.loads((out / "comparison.json").read_text())
+    assert described["plan_digest"] == parse_plan(PLAN, "plan.toml").digest
+    assert described["methods"] == list(METHOD_NAMES)
+    assert described["versions"]["torch"]
+    assert "--seeds 2" in described["command"]
+    weights = [
+        r for r in read(out / "omega.csv") if (r["method"], r["seed"], r["round"]) == ("fedmap", "0", "2")
+    ]
+    assert sum(float(row["weight"]) for row in weights) == pytest.approx(1.0)
+    assert {r["round"] for r in read(out / "rounds.csv") if r["method"] == "scaffold"} == {"1", "2"}
+    assert {r["setting"] for r in read(out / "settings.csv") if r["method"] == "fedprox"} == {
+        "learning_rate",
+        "weight_decay",
+        "mu",
+    }
+
+
+@pytest.mark.xdist_group("comparison")
+def test_the_printed_tables_say_what_cannot_be_compared(compared: tuple[Path, str]) -> None:
+    printed = " ".join(compared[1].split())
+    for word in (
+        "T1, 3 sites",
+        "T2, 1 site",
+        "T3, 1 site",
+        "oracle",
+        "no test between methods",
+        "2 of 3 sites",
+    ):
+        assert word in printed, word
+
+
+@pytest.mark.xdist_group("comparison")
+def test_results_do_not_depend_on_the_processes_that_ran_them(compared: tuple[Path, str]) -> None:
+    folder = compared[0]
+    federation = load_federation(parse_plan(PLAN, "plan.toml"), folder / "cohort")
+    for method in ("fedmap", "pfedbayes"):
+        job = Job(kind="run", method=method, seed=1, rounds=int(ROUNDS))
+        mine = run_job(federation, VectorisedEngine(workers=1), job)
+        record = json.loads((folder / "out" / "records" / f"{job.key}.json").read_text())
+        assert record["scores"] == mine.model_dump(mode="json")["scores"]
+
+
+@pytest.mark.xdist_group("comparison")
+def test_a_second_call_does_nothing_twice_and_another_plan_or_other_data_are_refused(
+    compared: tuple[Path, str],
+) -> None:
+    folder = compared[0]
+    before = (folder / "out" / "metrics.csv").read_bytes()
+    times = {path: path.stat().st_mtime_ns for path in (folder / "out" / "records").iterdir()}
+    again = lab(*asked(folder), "--methods", "all", "--seeds", "2")
+    assert again.returncode == 0, again.stderr
+    assert (folder / "out" / "metrics.csv").read_bytes() == before
+    assert times == {path: path.stat().st_mtime_ns for path in (folder / "out" / "records").iterdir()}
+    other = folder / "other.toml"
+    other.write_text(PLAN.replace("learning_rate = 0.01", "learning_rate = 0.02"))
+    refused = lab("--plan", other, *asked(folder)[2:], "--seeds", "2")
+    assert refused.returncode == 1
+    assert "another study plan" in refused.stderr
+    assert "hint:" in refused.stderr
+    write_site(folder / "cohort" / "two.csv", 100, 77)
+    refused = lab(*asked(folder), "--seeds", "2")
+    assert "other data" in refused.stderr
+    assert (folder / "out" / "metrics.csv").read_bytes() == before

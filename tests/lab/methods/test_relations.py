@@ -1,0 +1,156 @@
+"""How the methods relate to each other on real fits, on both engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_fit import Model
+from common.evaluation import outputs
+from common.plan import StudyPlan
+from lab.engines import Engine, LoopEngine, VectorisedEngine
+from lab.federation import Federation, load_federation
+from lab.method_names import METHOD_NAMES
+from lab.methods import METHODS
+from lab.methods.ditto import Ditto
+from lab.methods.fedavg import FedAvg
+from lab.methods.feddyn import FedDyn
+from lab.methods.fedprox import FedProx
+from lab.methods.method import Method, Trained, common_start
+from lab.methods.pooled import Pooled, together
+from lab.methods.qfedavg import QFedAvg
+from lab.methods.scaffold import Scaffold
+from tests.lab.conftest import MakeCohort
+
+EQUAL = {"east": (1, 100), "west": (1, 100), "clinic": (2, 60)}
+OTHERS = (
+    "fedprox",
+    "scaffold",
+    "qfedavg",
+    "feddyn",
+    "ditto",
+    "pfedme",
+    "pfedbayes",
+    "pooled",
+    "pfedgp",
+    "pfedfda",
+)
+
+
+def train(federation: Federation, method: Method, rounds: int = 2, engine: Engine | None = None) -> Trained:
+    return method.train(federation, engine or VectorisedEngine(workers=1), rounds, 5, lambda _: None)
+
+
+def mu(trained: Trained) -> torch.Tensor:
+    assert trained.prior is not None
+    return trained.prior.mu
+
+
+def plain(plan: StudyPlan) -> StudyPlan:
+    """A linear model on full batches: no dropout, no chance but the start."""
+    training = replace(plan.training, batch_size=512, learning_rate=1e-2)
+    model = plan.model.model_copy(
+        update={"name": "linear", "dropout": 0.0, "batch_norm": False, "hidden": (64, 32)}
+    )
+    return plan.model_copy(update={"training": training, "model": model})
+
+
+def test_the_names_of_commands_are_the_registered_methods() -> None:
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+def test_fedprox_without_its_term_is_fedavg_to_the_bit(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    assert torch.equal(mu(train(federation, FedProx(mu=0.0))), mu(train(federation, FedAvg())))
+    assert not torch.equal(mu(train(federation, FedProx(mu=1.0))), mu(train(federation, FedAvg())))
+
+
+def test_the_global_model_of_ditto_is_fedavgs(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    assert torch.equal(mu(train(federation, Ditto())), mu(train(federation, FedAvg())))
+
+
+def test_scaffold_at_identical_sites_is_fedavg(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
+    directory: Path = make_cohort(EQUAL)
+    (directory / "west.csv").write_text((directory / "east.csv").read_text())
+    federation = load_federation(plain(binary_plan), directory)
+    twin = federation.tier(1)[0].data
+    sites = tuple(replace(site, data=twin) if site.tier == 1 else site for site in federation.sites)
+    federation = replace(federation, sites=sites)
+    assert torch.allclose(mu(train(federation, Scaffold(), 3)), mu(train(federation, FedAvg(), 3)), atol=1e-5)
+
+
+def test_q_fedavg_with_q_zero_is_fedavg_at_sites_of_one_size(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    assert len({len(site.data.train) for site in federation.tier(1)}) == 1
+    assert torch.allclose(mu(train(federation, QFedAvg(q=0.0))), mu(train(federation, FedAvg())), atol=1e-6)
+
+
+def test_q_fedavg_weighs_sites_by_the_loss_of_the_global_model(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    trained = train(federation, QFedAvg(q=2.0), rounds=1)
+    first = common_start(federation, federation.settings.prior, 5)
+    losses = {}
+    for site in federation.tier(1):
+        logits = outputs(federation.model, SiteParameters(first.mu, first.buffers), site.data.train.features)[
+            :, 0
+        ]
+        losses[site.name] = float(
+            torch.nn.functional.binary_cross_entropy_with_logits(logits, site.data.train.target.float())
+        )
+    total = sum(loss**2 for loss in losses.values())
+    assert trained.history[0].weights == pytest.approx({n: x**2 / total for n, x in losses.items()}, rel=1e-4)
+
+
+def test_feddyn_with_a_vanishing_term_goes_twice_the_mean_step_in_its_first_round(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    """h/α does not vanish with α: w' = mean + mean − w."""
+    federation = load_federation(plain(binary_plan), make_cohort(EQUAL))
+    first = common_start(federation, federation.settings.prior, 5).mu
+    plain_step = mu(train(federation, QFedAvg(q=0.0), 1)) - first
+    assert torch.allclose(mu(train(federation, FedDyn(alpha=1e-9), 1)) - first, 2 * plain_step, atol=1e-5)
+
+
+def test_pooled_training_sees_the_rows_of_all_sites(
+    survival_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(survival_plan, make_cohort(EQUAL))
+    parts = [site.data.train for site in federation.tier(1)]
+    whole = together(parts)
+    assert len(whole) == sum(len(part) for part in parts)
+    assert whole.event is not None
+    trained = train(federation, Pooled(), 1)
+    assert torch.equal(trained.personal["east"].theta, trained.personal["west"].theta)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_both_engines_predict_the_same(binary_plan: StudyPlan, make_cohort: MakeCohort, name: str) -> None:
+    training = replace(binary_plan.training, learning_rate=1e-3, fine_tune_epochs=2)
+    model_section = binary_plan.model.model_copy(update={"batch_norm": False})
+    plan = binary_plan.model_copy(update={"training": training, "model": model_section})
+    federation = load_federation(plan, make_cohort(EQUAL))
+    found = []
+    for engine in (LoopEngine(), VectorisedEngine(workers=1)):
+        trained = train(federation, METHODS[name], 1, engine)
+        clinic, failed = METHODS[name].personalise(federation, engine, trained, federation.tier(2), 1, 5)
+        assert not failed
+        found.append((trained.model or federation.model, {**trained.personal, **clinic}))
+    (model, one), (_, other) = found
+    for site in federation.sites:
+        predicted = [_predicted(model, models[site.name], site.data.test.features) for models in (one, other)]
+        assert torch.allclose(*predicted, atol=5e-3)
+
+
+def _predicted(model: Model, parameters: SiteParameters, features: torch.Tensor) -> torch.Tensor:
+    return outputs(model, parameters, features)
