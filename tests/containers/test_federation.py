@@ -44,7 +44,7 @@ class Federation:
         self.engine.compose(ROOT, self.project, "up", "--detach", "--no-build", **SETTINGS)
 
     def down(self) -> None:
-        self.engine.compose(ROOT, self.project, "down", "--volumes", **SETTINGS)
+        self.engine.remove_project(ROOT, self.project, **SETTINGS)
 
     def container(self, service: str) -> str:
         (name,) = self.listed(f"--filter=label=com.docker.compose.service={service}")
