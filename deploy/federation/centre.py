@@ -13,7 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.federation.commands import asked, become, give, patiently, read_json, say, wait_for, write_whole
+from deploy.federation.commands import (
+    asked,
+    become,
+    give,
+    patiently,
+    read_json,
+    say,
+    show,
+    wait_for,
+    write_whole,
+)
 
 PROGRAM = "fedmap-aggregator"
 ADDRESS, DOWNLOADS, METRICS = "aggregator:8443", "0.0.0.0:8444", "0.0.0.0:9464"
@@ -51,7 +61,7 @@ def operator() -> None:
     for place, seat in seats.items():
         if seat["tier"] < 3 and known.get(seat["site"]) != "active":
             _invite(TRAYS / place, seat)
-    study = _run_study([seat for seat in seats.values() if seat["tier"] == 1])
+    study = _run_study({place: seat for place, seat in seats.items() if seat["tier"] == 1})
     say("the study is complete: releasing its model, once to fine-tune and once to predict only")
     for place, seat in seats.items():
         if seat["tier"] > 1:
@@ -73,19 +83,21 @@ def _invite(tray: Path, seat: dict[str, Any]) -> None:
     write_whole(tray / "invitation.json", json.dumps(letter))
 
 
-def _run_study(seats: list[dict[str, Any]]) -> str:
+def _run_study(seats: dict[str, dict[str, Any]]) -> str:
     """Create, start and watch; whatever of it is done already is not done again."""
-    study, plan = str(seats[0]["study"]), TRAYS / "site-a" / "plan.toml"
-    named = [part for seat in seats for part in ("--site", seat["site"])]
-    terms = ["--rounds", str(seats[0]["rounds"]), "--seed", str(seats[0]["seed"])]
+    place, seat = next(iter(seats.items()))
+    study, plan = str(seat["study"]), TRAYS / place / "plan.toml"
+    named = [part for each in seats.values() for part in ("--site", each["site"])]
+    terms = ["--rounds", str(seat["rounds"]), "--seed", str(seat["seed"])]
     phases = {known["study"]: known["phase"] for known in asked(PROGRAM, "status")["studies"]}
     if study not in phases:
         give(PROGRAM, "study", "create", str(plan), *terms, *named)
+    for place in seats:
+        write_whole(TRAYS / place / "study.json", json.dumps({"study": study}))
     if phases.get(study, "approvals") == "approvals":
         say("the study is up for approval; it starts when every hospital has agreed")
         patiently(PROGRAM, "study", "start", study, "--wait")
-    say("watching the study")
-    patiently(PROGRAM, "status", study, "--watch")
+    show(PROGRAM, "status", study, "--watch")
     (status,) = asked(PROGRAM, "status", study)["studies"]
     if status["phase"] != "complete":
         sys.exit(f"the study ended in phase {status['phase']}: read the log of the aggregator")

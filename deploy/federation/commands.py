@@ -34,6 +34,12 @@ def give(program: str, *arguments: str) -> str:
     return done.stdout
 
 
+def show(program: str, *arguments: str) -> None:
+    """Run a command that tells how things go, until it ends well; its lines are this container's."""
+    while subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, check=False).returncode != 0:
+        time.sleep(LOOK_SECONDS)
+
+
 def patiently(program: str, *arguments: str) -> str:
     """The same, again and again until it succeeds: the other side may be starting, or starting again."""
     while True:

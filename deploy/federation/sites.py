@@ -37,14 +37,11 @@ METRICS = "0.0.0.0:9464"
 def hospital() -> None:
     """Join, agree, and be the agent."""
     seat = _enrolled()
-    while True:
-        offered = [study for study in asked(PROGRAM, "studies") if study["study"] == seat["study"]]
-        if offered:
-            break
-        time.sleep(LOOK_SECONDS)
-    if offered[0]["membership"] == "invited":
-        patiently(PROGRAM, "approve", offered[0]["terms_digest"], "--approver", "local test")
-        say(f"{seat['site']} has approved {seat['study']}")
+    name = read_json(wait_for(TRAY / "study.json"))["study"]
+    (offered,) = (study for study in asked(PROGRAM, "studies") if study["study"] == name)
+    if offered["membership"] == "invited":
+        patiently(PROGRAM, "approve", offered["terms_digest"], "--approver", "local test")
+        say(f"{seat['site']} has approved {name}")
     become(PROGRAM, "run")
 
 
@@ -66,7 +63,8 @@ def practice() -> None:
     seat, done = read_json(wait_for(TRAY / "site.json")), HOME / "predict.json"
     wait_for(TRAY / "release.json")
     if not done.exists():
-        os.environ["FEDMAP_BUNDLES"] = str(BUNDLES)
+        os.environ["FEDMAP_BUNDLES"] = str(BUNDLES)  # all that it has: no certificate, no configuration
+        os.environ.pop("FEDMAP_SITE_CONFIG", None)
         name = _downloaded()
         files = ["--data", str(TRAY / seat["data"]), "--out", str(HOME / "predictions.csv")]
         printed = give(

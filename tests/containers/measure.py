@@ -1,6 +1,6 @@
 """`python -m tests.containers.measure`: sizes of the images, and what a container adds to a service's start.
 
-Each start is measured beside that of the same command as a plain process, in turn, so that a busy machine slows
+Each start is measured beside that of the same command as a plain process, in turn: a busy machine slows
 both. Run it after `make images`.
 """
 

@@ -18,6 +18,8 @@ from tests.containers.engine import IMAGES, ROOT, Engine, wait_until
 pytestmark = pytest.mark.containers
 
 DEPLOY = ROOT / "deploy" / "site_agent"
+FILES = ("--file", "docker-compose.yml", "--file", "network.yml")
+SETTINGS = {"FEDMAP_UID": "12345", "FEDMAP_GID": "12345", "FEDMAP_IMAGE": IMAGES["site"]}
 STOPS_WITHIN_SECONDS = 10.0
 REACHED = """
 import json, socket, sys
@@ -39,7 +41,7 @@ def refused(path):
     except OSError:
         return True
 state = pathlib.Path("/var/lib/fedmap/state").stat()
-print(json.dumps({"refused": [p for p in ("/", "/tmp", "/data", "/etc/fedmap", "/opt/fedmap") if refused(p)],
+print(json.dumps({"refused": [p for p in ("/", "/data", "/etc/fedmap", "/opt/fedmap") if refused(p)],
   "uid": os.getuid(), "owner": state.st_uid, "mode": oct(state.st_mode & 0o777)}))
 """
 
@@ -53,9 +55,7 @@ class Hospital:
     folder: Path
 
     def compose(self, *arguments: str) -> str:
-        files = ("--file", "docker-compose.yml", "--file", "network.yml")
-        settings = {"FEDMAP_UID": "12345", "FEDMAP_GID": "12345", "FEDMAP_IMAGE": IMAGES["site"]}
-        return self.engine.compose(self.folder, self.project, *files, *arguments, **settings).stdout
+        return self.engine.compose(self.folder, self.project, *FILES, *arguments, **SETTINGS).stdout
 
     @property
     def project(self) -> str:
@@ -109,7 +109,7 @@ def hospital(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             site.wait_until_healthy()
             yield site
         finally:
-            site.compose("down", "--volumes")
+            engine.remove_project(folder, site.project, *FILES, **SETTINGS)
 
 
 def test_the_agent_reaches_the_aggregator_and_nothing_else(hospital: Hospital) -> None:
@@ -120,7 +120,7 @@ def test_the_agent_reaches_the_aggregator_and_nothing_else(hospital: Hospital) -
 
 def test_the_agent_writes_to_its_state_alone_and_keeps_that_private(hospital: Hospital) -> None:
     assert hospital.inside(WRITTEN) == {
-        "refused": ["/", "/tmp", "/data", "/etc/fedmap", "/opt/fedmap"],
+        "refused": ["/", "/data", "/etc/fedmap", "/opt/fedmap"],
         "uid": 12345,
         "owner": 12345,
         "mode": "0o700",
@@ -156,9 +156,28 @@ def test_an_agent_whose_aggregator_is_gone_is_unhealthy_until_it_is_back(hospita
     hospital.wait_until_healthy()
 
 
-def test_sigterm_ends_the_agent_within_seconds_and_a_start_goes_on(hospital: Hospital) -> None:
+def test_sigterm_ends_the_agent_within_seconds(hospital: Hospital) -> None:
     assert stopped(hospital.engine, hospital.container) == 0
-    hospital.engine.run("start", hospital.container)
+
+
+def test_the_agent_goes_on_with_a_bare_engine_and_without_any_tmpfs(hospital: Hospital) -> None:
+    """The same state, and the options that the strictest platform gives; it was stopped just now."""
+    engine, name = hospital.engine, f"{hospital.project}-bare"
+    mounts = (
+        f"{hospital.project}_state:/var/lib/fedmap",
+        f"{hospital.folder / 'config'}:/etc/fedmap:ro",
+        f"{hospital.folder / 'data'}:/data:ro",
+    )
+    options = ("--network", hospital.centre.network, *(part for m in mounts for part in ("--volume", m)))
+    try:
+        engine.run("run", "--detach", "--name", name, *options, *engine.hardened, IMAGES["site"])
+        wait_until(
+            lambda: engine.healthy(name), READY_WITHIN_SECONDS, "healthy agent", lambda: engine.logs(name)
+        )
+        assert stopped(engine, name) == 0
+    finally:
+        engine.try_run("rm", "--force", name)
+    engine.run("start", hospital.container)
     hospital.wait_until_healthy()
 
 
