@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from aggregator.backup_archive import (
+    CHECKSUM,
     CONFIG,
     DATABASE,
     MANIFEST,
@@ -35,6 +36,7 @@ from aggregator.release_key import release_key_path
 from aggregator.state_layout import blob_folder, database_url, make_store, upkeep_lock
 from aggregator.store import read_url
 from aggregator.store.portable import Dumped, dump
+from common.digests import sha256_hex
 from common.durable_files import TEMPORARY, DurableWriter, read_file, storage_error
 from common.errors import ConflictError, FedmapError, StorageError
 from common.names import shown
@@ -127,7 +129,8 @@ def _write(
             files=files,
         )
         text = manifest.model_dump_json(indent=1).encode()
-        add_bytes(archive, MANIFEST, io.BytesIO(text), len(text), 0o600)  # (4)
+        for name, data in ((MANIFEST, text), (CHECKSUM, sha256_hex(text).encode())):  # (4)
+            add_bytes(archive, name, io.BytesIO(data), len(data), 0o600)
     return manifest
 
 

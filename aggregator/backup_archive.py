@@ -1,5 +1,5 @@
-"""The file that a backup is: a tar of the state folder's files and the database's rows, with a manifest
-last.
+"""The file that a backup is: a tar of the state folder's files and the database's rows, with a manifest and
+its digest last.
 
 Reading trusts nothing: every member is a plain file at a plain path that the manifest lists, with its size
 and digest, and none is missing; anything else is an `IntegrityError`, before a byte of it is used. The
@@ -19,7 +19,7 @@ from typing import IO, Annotated, Literal
 from annotated_types import Ge
 from pydantic import ValidationError
 
-from common.digests import file_sha256, is_digest
+from common.digests import file_sha256, is_digest, sha256_hex
 from common.durable_files import storage_error
 from common.errors import IncompatibleError, IntegrityError
 from common.service_config import Section
@@ -27,6 +27,7 @@ from common.service_config import Section
 FORMAT = 1
 SUFFIX = ".backup"
 MANIFEST, DATABASE, CONFIG, STATE = "manifest.json", "database.jsonl", "aggregator.toml", "state/"
+CHECKSUM = "manifest.sha256"
 _MOST_MANIFEST = 256 << 20
 _PIECE = 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, ValueError)
@@ -92,19 +93,22 @@ class Member:
 def verify_archive(path: Path) -> BackupManifest:
     """The manifest of an archive that is whole; IntegrityError with the first fault otherwise."""
     found: dict[str, tuple[int, str]] = {}
-    manifest: BackupManifest | None = None
+    text = checksum = b""
     with members(path) as archive:
         for member in archive:
-            if manifest is not None:
+            if checksum:
                 raise _damaged(path, "something follows its manifest")
             if member.name == MANIFEST:
-                manifest = _parsed(path, b"".join(_limited(path, member)))
-                continue
-            for _ in member.pieces():
-                pass
-            found[member.name] = (member.size, member.digest)
-    if manifest is None:
-        raise _damaged(path, "its manifest is missing: it was cut short, or is no backup at all")
+                text = b"".join(_limited(path, member))
+            elif member.name == CHECKSUM:
+                checksum = b"".join(_limited(path, member))
+            else:
+                for _ in member.pieces():
+                    pass
+                found[member.name] = (member.size, member.digest)
+    if not text or checksum != sha256_hex(text).encode():
+        raise _damaged(path, "its manifest is missing or damaged: it was cut short, or is no backup at all")
+    manifest = _parsed(path, text)
     listed = {name: (entry.size, entry.sha256) for name, entry in manifest.files.items()}
     for name in sorted(listed.keys() | found.keys()):
         if listed.get(name) != found.get(name):

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from aggregator.backup_archive import (
+    CHECKSUM,
     CONFIG,
     DATABASE,
     MANIFEST,
@@ -139,7 +140,7 @@ def _fill(path: Path, config: AggregatorConfig, manifest: BackupManifest, now: d
                 reach("aggregator.restored_rows")
             elif member.name.startswith(STATE):
                 _put(member, config.server.state / member.name.removeprefix(STATE), manifest)
-            elif member.name not in (DATABASE, CONFIG, MANIFEST):
+            elif member.name not in (DATABASE, CONFIG, MANIFEST, CHECKSUM):
                 raise _changed(member)
     if manifest.schema_revision:
         store = Store(url, BlobStore(config.server.state / "blobs"))

@@ -59,7 +59,7 @@ class Keeping:
     def _enrol(self) -> bytes:
         authority, _ = CertificateAuthority.create("test", 3650, NOW)
         key = new_key()
-        certificate = authority.issue(key.public_key(), Identity("site", "north"), 1, NOW)
+        certificate = authority.issue(key.public_key(), Identity("site", "north"), 90, NOW)
         identity = SiteIdentity(key_pem(key), certificate, authority.certificate_pem)
         write_identity(self.state.folder, identity)
         return authority.certificate_pem
