@@ -33,8 +33,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             with (federation.site_folder(site) / "site.toml").open("a") as config:
                 config.write(f'[metrics]\nlisten = "127.0.0.1:{port}"\n')
         with running_prometheus(folder, centre, ports) as server:
-            for site in study.sites:
-                federation.run_site(site.name)
+            for site in ports:
+                federation.run_site(site)
             start(federation, study)
             server.until(lambda: server.query('fedmap_aggregator_round_metric{model="personal"}'))
             federation.kill("b")
