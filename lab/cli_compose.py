@@ -28,7 +28,7 @@ def prepare_command(
     plan: Annotated[Path, typer.Option(help="Study plan (TOML).")] = PLANS / "interval.toml",
     cohort: Annotated[str, typer.Option(help="cprd, interval or eicu; `own`: take --data.")] = "interval",
     data: Annotated[Path, typer.Option(help="Cohort directory of your own.")] = Path("data"),
-    scale: Annotated[float, typer.Option(help="Size of the synthetic cohort.")] = 0.1,
+    scale: Annotated[float, typer.Option(help="Size of the synthetic cohort.")] = 0.25,
     rounds: Annotated[int, typer.Option(min=1)] = 12,
     seed: Seed = 7,
 ) -> None:

@@ -63,7 +63,8 @@ def practice() -> None:
     seat, done = read_json(wait_for(TRAY / "site.json")), HOME / "predict.json"
     wait_for(TRAY / "release.json")
     if not done.exists():
-        os.environ["FEDMAP_BUNDLES"] = str(BUNDLES)
+        os.environ["FEDMAP_BUNDLES"] = str(BUNDLES)  # all that it has: no certificate, no configuration
+        os.environ.pop("FEDMAP_SITE_CONFIG", None)
         name = _downloaded()
         files = ["--data", str(TRAY / seat["data"]), "--out", str(HOME / "predictions.csv")]
         printed = give(

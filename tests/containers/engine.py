@@ -79,6 +79,15 @@ class Engine:
         assert done.returncode == 0, f"compose {arguments}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
         return done
 
+    def remove_project(self, folder: Path, project: str, *files: str, **settings: str) -> None:
+        """`down --volumes`, and whatever that left because a container took too long to end."""
+        self.compose(folder, project, *files, "down", "--volumes", **settings)
+        for kind, listing in (("container", "ls --all"), ("volume", "ls"), ("network", "ls")):
+            mine = f"--filter=label=com.docker.compose.project={project}"
+            left = self.run(kind, *listing.split(), "--quiet", mine).stdout.split()
+            if left:
+                self.run(kind, "rm", "--force", *left)
+
 
 def find_engine() -> Engine:
     """What this machine has; a test that was asked for and cannot run fails, and says why."""

@@ -17,9 +17,9 @@ from tests.containers.engine import ROOT, Engine, wait_until
 
 pytestmark = pytest.mark.containers
 
-STUDY, ROUNDS = "interval-iron", 8
+STUDY, ROUNDS = "interval-iron", 7
 TRAINING = ("non_european_ancestry", "older_donors", "younger_donors")
-SETTINGS = {"FEDMAP_ROUNDS": str(ROUNDS), "FEDMAP_SCALE": "0.06"}
+SETTINGS = {"FEDMAP_ROUNDS": str(ROUNDS)}
 STEP_SECONDS, STUDY_SECONDS = 300.0, 900.0
 ONE_SHOT = ("patients", "operator", "clinic", "practice", "results")
 CONNECTS = """
@@ -44,7 +44,7 @@ class Federation:
         self.engine.compose(ROOT, self.project, "up", "--detach", "--no-build", **SETTINGS)
 
     def down(self) -> None:
-        self.engine.compose(ROOT, self.project, "down", "--volumes", **SETTINGS)
+        self.engine.remove_project(ROOT, self.project, **SETTINGS)
 
     def container(self, service: str) -> str:
         (name,) = self.listed(f"--filter=label=com.docker.compose.service={service}")
@@ -136,7 +136,7 @@ def test_tier_2_has_a_model_of_its_own_and_tier_3_its_predictions(federation: Fe
     assert report["verdict"]
     with (federation.results / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) >= 15
+    assert len(rows) >= 40
     assert all(0.0 <= float(row["probability"]) <= 1.0 for row in rows if row["probability"])
 
 

@@ -18,6 +18,8 @@ from tests.containers.engine import IMAGES, ROOT, Engine, wait_until
 pytestmark = pytest.mark.containers
 
 DEPLOY = ROOT / "deploy" / "site_agent"
+FILES = ("--file", "docker-compose.yml", "--file", "network.yml")
+SETTINGS = {"FEDMAP_UID": "12345", "FEDMAP_GID": "12345", "FEDMAP_IMAGE": IMAGES["site"]}
 STOPS_WITHIN_SECONDS = 10.0
 REACHED = """
 import json, socket, sys
@@ -53,9 +55,7 @@ class Hospital:
     folder: Path
 
     def compose(self, *arguments: str) -> str:
-        files = ("--file", "docker-compose.yml", "--file", "network.yml")
-        settings = {"FEDMAP_UID": "12345", "FEDMAP_GID": "12345", "FEDMAP_IMAGE": IMAGES["site"]}
-        return self.engine.compose(self.folder, self.project, *files, *arguments, **settings).stdout
+        return self.engine.compose(self.folder, self.project, *FILES, *arguments, **SETTINGS).stdout
 
     @property
     def project(self) -> str:
@@ -109,7 +109,7 @@ def hospital(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             site.wait_until_healthy()
             yield site
         finally:
-            site.compose("down", "--volumes")
+            engine.remove_project(folder, site.project, *FILES, **SETTINGS)
 
 
 def test_the_agent_reaches_the_aggregator_and_nothing_else(hospital: Hospital) -> None:

@@ -200,3 +200,10 @@ def test_links_of_the_pages_lead_somewhere() -> None:
                 headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
                 anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
                 assert anchor in anchors, (page, target, anchor)
+
+
+def test_every_file_that_the_assurance_page_calls_evidence_exists() -> None:
+    text = (DOCS / "assurance.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:aggregator|common|site_agent|tests|deploy)/[\w/.-]+|constraints\.txt)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS.parent / name).exists()] == []

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lab.local_federation import command_path, free_port
+from site_agent.outbox_item import OutboxItem, read_item
 from tests.services.studies import small_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +91,24 @@ def prepare_hospital(folder: Path, site: str, data: Path, filled: dict[str, str]
         assert "Nothing was sent" in run(folder, rehearse)
 
 
+def shape_of(item: OutboxItem) -> tuple[object, ...]:
+    """Fields by name, tensors by name, type and shape, checks; how many entries a list has may differ."""
+    fields = {re.sub(r"\[\d+\]", "[]", field.name) for field in item.manifest.fields}
+    tensors = [(tensor.name, tensor.dtype, tensor.shape) for tensor in item.manifest.tensors]
+    return fields, tensors, [check.name for check in item.manifest.checks]
+
+
+def check_what_left(state: Path) -> None:
+    """The dry run before the study showed the very fields, tensors and checks that left then."""
+    rehearsed = {path.name: read_item(path) for path in (state / "studies" / "toy" / "dry-run").glob("toy.*")}
+    assert len(rehearsed) == 5
+    left = {path.name: read_item(path) for path in (state / "outbox").glob("toy.*")}
+    assert {"toy.statistics.1", "toy.round-1.1", "toy.rule.1", "toy.evaluate.1"} <= set(left)
+    for name in set(left) & set(rehearsed):
+        assert left[name].status.state == "sent"
+        assert shape_of(left[name]) == shape_of(rehearsed[name]), name
+
+
 def test_the_readmes_federation_runs_as_written(tmp_path: Path) -> None:
     study = small_study(tmp_path / "study", sites={FIRST: 120, SECOND: 110})
     folders = {name: tmp_path / name for name in ("centre", FIRST, SECOND)}
@@ -119,6 +138,7 @@ def test_the_readmes_federation_runs_as_written(tmp_path: Path) -> None:
         run(centre, watch)
         status = json.loads(run(centre, "fedmap-aggregator status toy", "--json"))
         assert [seen["phase"] for seen in status["studies"]] == ["complete"]
+        check_what_left(folders[FIRST] / "state")
         run(centre, release)
         assert "https://localhost:" in run(centre, link)
         run(folders[FIRST], "fedmap-site bundle fetch toy-t2 --install")
