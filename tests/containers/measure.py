@@ -21,7 +21,7 @@ from tests.containers.centre import Centre, running_centre
 from tests.containers.engine import IMAGES, find_engine
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
-PORT, TURNS, MB = 8443, 5, 1e6
+PORT, TURNS, MB = 8443, 3, 1e6
 say = Console(width=110).print
 Stop = Callable[[], object]
 Start = Callable[[], Stop]
@@ -33,9 +33,7 @@ def main() -> None:
     base = int(engine.inspect(BASE)["Size"])
     for name in IMAGES.values():
         size = int(engine.inspect(name)["Size"])
-        say(
-            f"{name}: {(size - base) / MB:,.0f} MB on top of its base of {base / MB:,.0f} MB", highlight=False
-        )
+        say(f"{name}: {(size - base) / MB:,.0f} MB on top of its base", highlight=False)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         folder.chmod(0o755)
