@@ -14,12 +14,15 @@ IMAGES ?= aggregator:aggregator site:site_agent lab:lab
 IMAGE_OPTIONS ?=
 TORCH_INDEX ?=
 export BUILDAH_FORMAT := docker
+# The release before this one, a tag or a commit: its agents must work with this aggregator (`make upgrade-test`).
+PREVIOUS ?= b150c9c
+PREVIOUS_HOME := out/previous/$(PREVIOUS)
 # Whose offline kit: site or aggregator.
 ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench proto images compose-test offline-kit offline-kit-test clean
+.PHONY: help demo test lint format bench proto images compose-test offline-kit offline-kit-test upgrade-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -50,6 +53,17 @@ format: $(READY) ## put the code into its one form
 bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
 	$(BIN)/python -m lab.bench
 	$(BIN)/python -m tests.bench
+
+upgrade-test: $(READY) $(PREVIOUS_HOME)/.installed ## this version with the one before it, in real processes (minutes)
+	FEDMAP_PREVIOUS="$(CURDIR)/$(PREVIOUS_HOME)/venv/bin" $(BIN)/pytest tests/upgrade/upgrade_federation.py
+
+$(PREVIOUS_HOME)/.installed:
+	rm -rf $(PREVIOUS_HOME) && mkdir -p $(PREVIOUS_HOME)/source
+	git archive $(PREVIOUS) | tar -x -C $(PREVIOUS_HOME)/source
+	"$(PYTHON)" -m venv $(PREVIOUS_HOME)/venv
+	$(PREVIOUS_HOME)/venv/bin/pip install --quiet --disable-pip-version-check \
+	  -c $(PREVIOUS_HOME)/source/constraints.txt '$(PREVIOUS_HOME)/source[aggregator,site]'
+	@touch $@
 
 proto: $(READY) ## generate code from the contract in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/contract/v1=proto/fedmap/v1 \

@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from aggregator.coordinator_events import Answered
 from aggregator.coordinator_state import AnswerStatus, OpenTask
@@ -38,10 +38,19 @@ from aggregator.update_checks import CheckedAnswer, GateLimits, check_answer, ch
 from common.answers import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.durable_files import DurableWriter
-from common.errors import ConflictError, IntegrityError, LimitError, NotFoundError, RejectedError
+from common.errors import (
+    ConflictError,
+    IntegrityError,
+    LimitError,
+    ModelError,
+    NotFoundError,
+    RejectedError,
+)
 from common.fault_points import reach
 from common.log import get_logger
 
+Reason = Literal["header", "tensors", "content"]
+"""What was wrong with a refused answer: it does not belong here, or its tensors or its figures cannot be."""
 _MOST_REFUSALS = 20  # or failures, of one site in one attempt of a task: more would only fill the disk
 _MOST_KEPT = 64 * 1024  # bytes of a refused message that are worth keeping
 _RESEND = "send the answer again; if it goes on, look for a proxy that changes traffic or a bad disk"
@@ -95,7 +104,7 @@ class AnswerIntake:
         try:
             check_header(study.terms, task, answer, site, self.limits, study.model)
         except RejectedError as error:
-            upload.refuse(error)
+            upload.refuse(error, "header")
             raise
         return upload
 
@@ -184,7 +193,7 @@ class Upload:
             with self._intake.metrics.timed("gate"):
                 checked = self._judge()  # (4)
         except RejectedError as error:
-            self.refuse(error)
+            self.refuse(error, "tensors" if isinstance(error.__cause__, ModelError) else "content")
             raise
         verdict = _verdict(checked, self._answer)
         with self._intake.metrics.timed("store"):
@@ -194,12 +203,13 @@ class Upload:
             row = self._commit(verdict)  # (6)
         if row.status == "failed":
             self._intake.count_refusal(self._site, self._answer)
+            self._intake.metrics.failed(self._study.state.study, self._site, self._answer.failure.code)
         reach("aggregator.received")
         return _receipt(row)  # (7)
 
-    def refuse(self, error: RejectedError) -> None:
+    def refuse(self, error: RejectedError, reason: Reason) -> None:
         """Puts the bytes away and stores the refusal. The caller raises the error to the site."""
-        self._intake.metrics.rejected(error.code)
+        self._intake.metrics.rejected(self._study.state.study, self._site, reason)
         self._intake.count_refusal(self._site, self._answer)
         if self._writer is not None:
             self._intake.store.blobs.quarantine(self._writer)

@@ -86,6 +86,11 @@ class BundleCatalogue:
         return row.withdrawn_at is None and self._clock_ms() < row.expires_at
 
     def path(self, row: BundleRow) -> Path:
+        if not row.file_digest:
+            raise NotFoundError(
+                f"the file of {row.name}-{row.version} was deleted with the content of its study",
+                hint="it was withdrawn before; look in the list for a newer version",
+            )
         return self._store.blobs.existing(row.file_digest)
 
     def manifest(self, row: BundleRow) -> Manifest:

@@ -130,7 +130,13 @@ class BundleRelease:
     def _make(self, study: Study, number: int, label: _Label, records: ReleaseRecords) -> BundleRow:
         """The bundle on the disk, and the row that is to name it."""
         made = f"round-{number}"
-        digest = next((row.prior_digest for row in records.results if row.task == made), "")
+        row = next((row for row in records.results if row.task == made), None)
+        digest = row.prior_digest if row is not None else ""
+        if row is not None and not digest:
+            raise StateError(
+                f"the prior of round {number} of {study.state.study} was deleted by retention.keep_rounds",
+                hint="release the last round; priors of older ones are kept when keep_rounds is 0",
+            )
         prior = self._prior(study, digest)
         figures = release_figures(study.terms, records, self._store.blobs, number)
         plan = study.terms.plan

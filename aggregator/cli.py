@@ -1,15 +1,14 @@
 """`fedmap-aggregator`: set up and run the central service, invite sites, lead studies, release bundles.
 
 Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a failure;
-130 interrupted. docs/errors.md explains every code. Commands import what is heavy (torch, SQLAlchemy, gRPC)
-themselves, so that --help and a faulty file answer at once.
+69 network, 74 storage, 78 configuration; 130 interrupted. docs/errors.md explains every code. Commands import
+what is heavy (torch, SQLAlchemy, gRPC) themselves, so that --help and a faulty file answer at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +33,9 @@ from aggregator.cli_output import (
 from aggregator.cli_rounds import round_app
 from aggregator.cli_sites import invite_command, revoke_command, sites_command
 from aggregator.cli_studies import POLL_SECONDS, study_app
-from common.errors import FedmapError
+from aggregator.cli_upkeep import backup_command, deletion_app, purge_command, restore_command
+from common.errors import UnreachableError
+from common.program_end import run_program
 
 app = typer.Typer(
     help="The federation's centre: one command to set up, one to serve, the rest to lead studies.",
@@ -48,6 +49,7 @@ app.add_typer(round_app, name="round")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
+app.add_typer(deletion_app, name="deletion")
 DOCTOR_FOUND_A_FAILURE = 3
 _HEALTH_SECONDS = 10.0
 
@@ -59,18 +61,28 @@ def init_command(
     ] = "",
     state: Annotated[Path, typer.Option(help="State folder, for a new --config.")] = Path("state"),
     operator: Annotated[str, typer.Option(help="Name of the first operator.")] = "admin",
+    if_missing: Annotated[
+        bool,
+        typer.Option("--if-missing", help="Change nothing where there is an identity: for start scripts."),
+    ] = False,
     config: Config = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
     """Make the state folder with its certificate authority, server certificate and first operator."""
     from aggregator.config_file import write_first_config
-    from aggregator.initialise import initialise
+    from aggregator.initialise import has_identity, initialise
 
     if not config.exists():
         write_first_config(config, address, state)
         if not as_json:
             say.print(f"Wrote {config}", markup=False, highlight=False, soft_wrap=True)
     settings = load_config(config)
+    if if_missing and has_identity(settings):
+        if as_json:
+            print_json({"config": str(config), "state": str(settings.server.state), "made": False})
+        else:
+            print_text(f"{settings.server.state} holds an identity already; nothing was changed")
+        return
     made = initialise(settings, operator, datetime.now(UTC))
     files = {"joining_file": made.joining, "operator_profile": made.operator_profile}
     if as_json:
@@ -78,6 +90,7 @@ def init_command(
             {
                 "config": str(config),
                 "state": str(made.state),
+                "made": True,
                 "address": settings.server.address,
                 "ca_fingerprint": made.ca_fingerprint,
                 "release_key_fingerprint": made.release_fingerprint,
@@ -100,6 +113,10 @@ def init_command(
 def serve_command(config: Config = DEFAULT_CONFIG) -> None:
     """Run the aggregator until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
     settings = load_config(config)
+    from aggregator.doctor import before_serving
+
+    for check in before_serving(settings, datetime.now(UTC)):
+        print_text(f"{check.status} {check.name}: {check.finding}", f"  next: {check.next_step}")
     from aggregator.wiring import serve
 
     serve(settings)
@@ -139,7 +156,14 @@ def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
     """Is the aggregator on this machine up? Exit code 1 if not. For health checks of containers."""
     from aggregator.health import check_health
 
-    finding = check_health(load_config(config), _HEALTH_SECONDS)
+    try:
+        finding = check_health(load_config(config), _HEALTH_SECONDS)
+    except UnreachableError as error:  # engines know 0 and 1 of a health check
+        if as_json:
+            print_json({"healthy": False, "message": error.message, "hint": error.hint})
+        else:
+            say.print(f"error ({error.code}): {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
     if as_json:
         print_json({"healthy": True, "message": finding})
     else:
@@ -149,6 +173,9 @@ def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> No
 app.command("invite")(invite_command)
 app.command("sites")(sites_command)
 app.command("revoke")(revoke_command)
+app.command("backup")(backup_command)
+app.command("restore")(restore_command)
+app.command("purge")(purge_command)
 
 
 @app.command("status")
@@ -206,33 +233,9 @@ def audit_verify_command(
 
 
 def main() -> None:
-    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    """Entry point: FedMAP errors become one plain message and an exit code, never a stack trace."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
-    try:
-        app(standalone_mode=True)
-    except FedmapError as error:
-        _fail(error.code, error.message, error.hint)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read the output has gone; nothing is wrong here
-        sys.exit(0)
-    except OSError as error:
-        _fail(
-            "files",
-            ": ".join(str(part) for part in (error.strerror or error, error.filename) if part),
-            "check that the path exists, is yours to write, and that the disk is not full",
-        )
-    except KeyboardInterrupt:
-        say.print("interrupted")
-        sys.exit(130)
-
-
-def _fail(code: str, message: str, hint: str) -> None:
-    if "--json" in sys.argv:
-        sys.stderr.write(json.dumps({"error": code, "message": message, "hint": hint}) + "\n")
-    else:
-        say.print(f"[bold red]error[/bold red] ({code}): ", end="")
-        say.print(f"{message}\n  hint: {hint}", markup=False, highlight=False, soft_wrap=True)
-    sys.exit(1)
+    run_program(app, say)
 
 
 if __name__ == "__main__":

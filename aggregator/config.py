@@ -23,6 +23,10 @@ NO_CONFIG = (
     "Run this in the folder of aggregator.toml, or give --config FILE (or FEDMAP_AGGREGATOR_CONFIG). A new "
     "aggregator: `fedmap-aggregator init --address HOST:PORT` writes it."
 )
+NOT_THERE = (
+    "An aggregator that was set up before: is the volume with its state folder mounted? Only for a new one: "
+    "run `fedmap-aggregator init` first."
+)
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
 
@@ -140,6 +144,8 @@ class LimitsSection(Section):
     norm_factor: Annotated[float, Gt(1)] = 20.0
     """An update is rejected when its norm is this many times the cohort's median."""
     max_log_omega: Annotated[float, Gt(0)] = 1e9
+    estimation_minutes: Annotated[float, Gt(0)] = 120.0
+    """For one computation of the centre, before it counts as hung and is ended."""
 
     @model_validator(mode="after")
     def _longer_than_a_heartbeat(self) -> Self:
@@ -176,6 +182,15 @@ class DownloadsSection(Section):
         return self
 
 
+class RetentionSection(Section):
+    """What is deleted by itself, and when; nothing unless it is asked for."""
+
+    days_after_end: Annotated[int, Ge(0), Le(36500)] = 0
+    """After the last thing that happened in an ended study its content is deleted; 0: never."""
+    keep_rounds: Annotated[int, Ge(0)] = 0
+    """Of how many of the newest rounds updates and priors are kept; 0: of all."""
+
+
 class LogSection(Section):
     """JSON lines on standard error."""
 
@@ -197,6 +212,7 @@ class AggregatorConfig(Section):
     limits: LimitsSection = LimitsSection()
     release: ReleaseSection = ReleaseSection()
     downloads: DownloadsSection = DownloadsSection()
+    retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
 

@@ -109,6 +109,7 @@ class StudyState:
     silent: tuple[str, ...] = ()  # sorted; no sign of life within the limit
     cohort_norm: float | None = None  # median norm of the answers accepted in the last closed round
     rule: GlobalRule | None = None
+    purged_at: int | None = None  # unix ms; what the sites sent and what was computed is deleted
 
     __pydantic_config__ = _STRICT
 
@@ -137,6 +138,21 @@ def new_study(
         seed=seed,
         deadline_seconds=float(deadline_seconds),
         members={site: Member("invited") for site in sorted(sites)},
+    )
+
+
+def without_content(state: StudyState, at: int) -> StudyState:
+    """An ended study of which only the record is left: who took part, and how far it came."""
+    return replace(
+        state,
+        task=None,
+        computing=False,
+        prior_digest="",
+        prior_size=0,
+        silent=(),
+        cohort_norm=None,
+        rule=None,
+        purged_at=at,
     )
 
 

@@ -8,6 +8,7 @@ What it looks at is in `doctor_identity` (certificates) and `doctor_machine` (fo
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregator import doctor_identity, doctor_machine
-from aggregator.config import NO_CONFIG, AggregatorConfig
+from aggregator.config import NO_CONFIG, NOT_THERE, AggregatorConfig
 from aggregator.doctor_check import Check, failed, fine
 from aggregator.initialise import profile_path
 from aggregator.message_json import JsonValue
 from aggregator.operator_profile import OperatorProfile, read_profile
 from aggregator.status_view import add_row, plain_table
-from common.errors import FedmapError
+from common.durable_files import try_writing
+from common.errors import FedmapError, StorageError
 from common.service_config import read_config
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -36,6 +38,24 @@ def examine(config_path: Path, profile: Path | None, now: datetime.datetime) -> 
     except FedmapError as error:
         return (_refusal("config", error),)
     return (fine("config", f"{config_path} is in order"), *_here(config, profile, now))
+
+
+def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Check, ...]:
+    """What `serve` has to say before it starts: every finding that is not ok and does not stop it by itself.
+
+    `StorageError` where the state folder is missing or cannot be written: nothing else would work then.
+    """
+    state = config.server.state
+    if not state.is_dir():
+        raise StorageError(f"{state} is missing", hint=NOT_THERE)
+    try_writing(state)
+    checks = (
+        *_guarded("state folder", lambda: doctor_machine.state_folder(state)),
+        *_guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib)),
+        *_guarded("clock", lambda: doctor_machine.clock(state, now)),
+        *_guarded("certificates", lambda: doctor_identity.certificates(config, now)),
+    )
+    return tuple(check for check in checks if check.status != "ok")
 
 
 def report_table(checks: tuple[Check, ...]) -> Table:
@@ -70,14 +90,15 @@ def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime
     """The checks of the aggregator's own machine."""
     state = config.server.state
     yield from _guarded("state folder", lambda: doctor_machine.state_folder(state))
-    if not state.is_dir():
-        return
+    if not state.is_dir() or not os.access(state, os.R_OK | os.X_OK):
+        return  # nothing in it could be looked at
     yield from _guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib))
     yield from _guarded("clock", lambda: doctor_machine.clock(state, now))
     yield from _guarded("certificates", lambda: doctor_identity.certificates(config, now))
     yield from _guarded("release key", lambda: doctor_identity.release_key(config))
     yield from _guarded("database", lambda: doctor_machine.database(config))
     yield from _guarded("downloads", lambda: doctor_machine.downloads(config))
+    yield from _guarded("metrics", lambda: doctor_machine.metrics(config))
     chosen = profile or profile_path(config)
     if config.pki.external is not None and profile is None:
         yield from _guarded("port", lambda: doctor_machine.port(config, None))

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki
+from aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.initialise import names_host, pki_paths
 from aggregator.operator_profile import OperatorProfile
-from aggregator.release_key import read_release_key, release_key_path
+from aggregator.release_key import read_release_key, readable_by_others, release_key_path
 from common.certificates import CertificateFacts, certificate_facts
 from common.durable_files import read_file
 from common.errors import FedmapError
@@ -44,9 +44,9 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
         return
     paths = pki_paths(config)
     if not paths.folder.is_dir():
-        yield failed("certificates", f"{paths.folder} is missing", "run `fedmap-aggregator init`")
+        yield failed("certificates", f"{paths.folder} is missing", NOT_THERE)
         return
-    renewed = "restart `fedmap-aggregator serve`: it makes a new one"
+    renewed = "`fedmap-aggregator serve` makes a new one when it starts"
     authority = _Pair("certificate authority", paths.ca, paths.ca_key, _RESTORE.format(path=paths.folder))
     server = _Pair("server certificate", paths.server_certificate, paths.server_key, renewed)
     yield from _pair(authority, now)
@@ -124,11 +124,10 @@ def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Check]:
         yield failed(
             pair.name, f"the key {pair.key} does not belong to the certificate {pair.certificate}", pair.renew
         )
-    open_to = stat.S_IMODE(pair.key.stat().st_mode) & 0o077
-    if open_to:
+    if readable_by_others(pair.key):
         yield Check(
             pair.name,
-            "fail" if open_to & 0o007 else "warn",
+            "fail" if stat.S_IMODE(pair.key.stat().st_mode) & 0o007 else "warn",
             f"others on this machine can read the private key {pair.key}",
             f"run `chmod 600 {pair.key}`; whoever read it could use it: see docs/operator.md",
         )
@@ -162,8 +161,11 @@ def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
 
 
 def _chain(name: str, certificate: bytes, authority: bytes, now: datetime.datetime) -> Check:
+    """Who issued it. Its dates have a line of their own, and must not look like a stranger's certificate."""
+    facts = certificate_facts(certificate)
+    within = min(max(now, facts.not_before), facts.not_after)
     try:
-        verify_chain(certificate, authority, now)
+        verify_chain(certificate, authority, within)
     except FedmapError as error:
         return failed(name, f"its chain does not hold: {error.message}", error.hint)
     return fine(name, "comes from the federation's authority")

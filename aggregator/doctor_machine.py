@@ -1,4 +1,4 @@
-"""What `doctor` finds out about the machine: state folder, disk, clock, database, port.
+"""What `doctor` finds out about the machine: state folder, disk, clock, database, ports.
 
 The port is judged by a real mutual-TLS health call: a free port, this aggregator and a stranger on the port
 are three different findings. Certificates on disk are `doctor_identity`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import os
 import shutil
 import socket
@@ -17,11 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, host_of, port_of
+from aggregator.config import NOT_THERE, AggregatorConfig, host_of, port_of
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.operator_profile import OperatorProfile
-from common.durable_files import DurableWriter
+from common.durable_files import try_writing
 from common.errors import FedmapError, StorageError
+from common.listening import bind_fault
+from common.telemetry import is_telemetry
 
 _MIB = 1 << 20
 _LEAST_MIB = 256
@@ -31,16 +32,19 @@ _ANY = {"0.0.0.0", "::", ""}
 
 
 def state_folder(state: Path) -> Iterator[Check]:
-    """Is it there, can it be written, can others look into it?"""
+    """Is it there and this account's to write, and can others look into it?"""
     if not state.is_dir():
-        yield failed("state folder", f"{state} is missing", "run `fedmap-aggregator init`")
+        yield failed(
+            "state folder",
+            f"{state} is missing",
+            NOT_THERE,
+        )
         return
     try:
-        with DurableWriter(state) as trial:  # never committed, so it leaves nothing behind
-            trial.write(b"doctor")
-            trial.finish()
+        try_writing(state)
     except StorageError as error:
         yield failed("state folder", f"it cannot be written: {error.message}", error.hint)
+        return
     open_to = stat.S_IMODE(state.stat().st_mode) & 0o077
     if open_to:
         yield Check(
@@ -133,7 +137,15 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
     # The own authority's certificate covers localhost; an external one may cover the public name only.
     near = config.pki.external is None and host in _ANY
     target = replace(profile, address=f"localhost:{number}") if near else profile
-    yield _asked("port", f"{config.listen} is served by this aggregator", target)
+    asked = _asked("port", f"{config.listen} is served by this aggregator", target)
+    if asked.status == "fail":
+        asked = failed(
+            "port",
+            f"something answers on {config.listen}, and it is not this aggregator: {asked.finding}",
+            f"if the aggregator does not run, another program has its port (`ss -ltnp sport = :{number}`): "
+            f"stop that, or set another port as server.listen; if it runs: {asked.next_step}",
+        )
+    yield asked
 
 
 def downloads(config: AggregatorConfig) -> Iterator[Check]:
@@ -148,6 +160,18 @@ def downloads(config: AggregatorConfig) -> Iterator[Check]:
         yield _bindable("downloads", "downloads.listen", host, number)
     else:
         yield fine("downloads", f"{listen} answers")
+
+
+def metrics(config: AggregatorConfig) -> Iterator[Check]:
+    """The port of metrics and health, where it is on: served, free, or not to be had?"""
+    listen = config.metrics.listen
+    if not listen:
+        return
+    host, number = host_of(listen), port_of(listen)
+    if is_telemetry(host, number, _SECONDS):
+        yield fine("metrics", f"{listen} answers")
+    else:
+        yield _bindable("metrics", "metrics.listen", host, number)
 
 
 def remote(profile: OperatorProfile) -> Iterator[Check]:
@@ -192,19 +216,9 @@ def _asked(name: str, finding: str, profile: OperatorProfile) -> Check:
 
 
 def _bindable(name: str, setting: str, host: str, number: int) -> Check:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((host if host else "0.0.0.0", number))
-        except OSError as error:
-            steps = {
-                errno.EACCES: "use a port from 1024 on, or give the account the right to bind low ports",
-                errno.EADDRNOTAVAIL: f"set {setting} to an address of this machine",
-                errno.EADDRINUSE: "stop the program that holds it, or set another port",
-            }
-            step = steps.get(error.errno or 0, f"check {setting}")
-            return failed(name, f"{host}:{number} cannot be bound: {_words(error)}", step)
+    fault = bind_fault(host, number, setting)
+    if fault is not None:
+        return failed(name, fault.message, fault.hint)
     return fine(name, f"{host}:{number} is free; the aggregator is not running")
 
 

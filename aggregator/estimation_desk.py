@@ -130,6 +130,7 @@ class EstimationDesk:
     def _failed(self, key: tuple[str, str], error: FedmapError) -> int:
         """Notes a failure, and lets the next try wait. Returns how many there were in a row."""
         self._log.error("computation_failed", study=key[0], task=key[1], exc_info=error)
+        self._metrics.estimation_failed(key[0])
         with self._lock:
             self._running.discard(key)
             before = self._failures.get(key)

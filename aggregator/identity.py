@@ -80,6 +80,8 @@ AUTHORISATION: Final[Mapping[str, Allowed]] = {
     "/fedmap.v1.OperatorService/WithdrawBundle": _OPERATOR,
     "/fedmap.v1.OperatorService/MakeDownloadLink": _OPERATOR,
     "/fedmap.v1.OperatorService/DownloadBundle": _OPERATOR,
+    "/fedmap.v1.OperatorService/PurgeStudy": _OPERATOR,
+    "/fedmap.v1.OperatorService/FetchDeletion": _OPERATOR,
     "/grpc.health.v1.Health/Check": _ANYBODY,  # no row for Watch: it would hold a thread
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _OPERATOR,  # where it is served at all
 }

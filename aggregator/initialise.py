@@ -14,11 +14,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig, ExternalPki
+from aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from aggregator.operator_profile import OperatorProfile, profile_text
 from aggregator.release_key import make_release_key, read_release_key, release_key_path
 from common.durable_files import make_folder, read_file, storage_error, sync_folder, write_durably
-from common.errors import ConfigError, ConflictError, StateError
+from common.errors import ConfigError, ConflictError, StateError, StorageError
 from common.names import check_operator_name
 from common.pki import CertificateAuthority, Identity, certificate_facts, fits, key_pem, new_key
 
@@ -84,6 +84,11 @@ def profile_path(config: AggregatorConfig) -> Path:
     return pki_paths(config).operator
 
 
+def has_identity(config: AggregatorConfig) -> bool:
+    """Whether `init` has made one, which happens in one rename. An external PKI is none of its making."""
+    return config.pki.external is None and pki_paths(config).folder.exists()
+
+
 def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) -> Initialised:
     """Make the state folder and the identity. ConflictError where there is an identity already."""
     check_operator_name(operator)
@@ -94,7 +99,7 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
         fingerprint = check_external(config.pki.external, config, now)
         return Initialised(state, fingerprint, _release_fingerprint(config), None, None)
     paths = pki_paths(config)
-    if paths.folder.exists():
+    if has_identity(config):
         raise ConflictError(
             f"{paths.folder} holds the identity of an aggregator already",
             hint="start it with `fedmap-aggregator serve`; a new identity would shut out every enrolled "
@@ -114,14 +119,12 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
 
 
 def load_authority(config: AggregatorConfig) -> CertificateAuthority | None:
-    """The aggregator's own authority; None with external PKI. StateError before `init`."""
+    """The aggregator's own authority; None with external PKI. StorageError before `init`, or off its disk."""
     if config.pki.external is not None:
         return None
     paths = pki_paths(config)
     if not paths.ca.is_file():
-        raise StateError(
-            f"{config.server.state} holds no identity yet", hint="run `fedmap-aggregator init` first"
-        )
+        raise StorageError(f"{config.server.state} holds no identity", hint=NOT_THERE)
     return CertificateAuthority.load(read_file(paths.ca), read_file(paths.ca_key))
 
 

@@ -1,28 +1,35 @@
 """What the aggregator counts for Prometheus. Counters and gauges only: no study logic, no HTTP.
 
-Labels are names of studies, stages, calls and error codes, never of patients, files or values. How many
-sites there are bounds nothing here: sites are counted by state, not listed.
+Labels are names of studies, sites, stages, calls and error codes, never of patients, files or values. Sites
+and studies are those that the operator has made, so their number bounds the series. What a study's own state
+says (phase, answers, members) is not kept here: `study_metrics` reads it when it is asked.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-_PHASES = (
-    "approvals",
-    "statistics",
-    "initialisation",
-    "rounds",
-    "rule",
-    "evaluation",
-    "complete",
-    "aborted",
-)
+from aggregator.computation import RoundSummary
+from common.gauges import GaugeTable
+
+PREFIX = "fedmap_aggregator"
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a study has come, as far as its state does not say it."""
+
+    at: int = 0  # unix ms: a step closed, an answer that stands, a start or a resume; 0: not yet
+    newest: RoundSummary | None = None  # the round that was closed last
+    own_metric: float | None = None  # of the newest round that measured it
+    global_metric: float | None = None
 
 
 class AggregatorMetrics:
@@ -31,46 +38,75 @@ class AggregatorMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._rounds = self._counter("rounds_completed", "Rounds whose prior is computed", "study")
-        self._phase = self._gauge("study_phase", "1 for the phase a study is in", "study", "phase")
         self._sites = self._gauge("sites", "Sites by state: invited, active or revoked", "state")
-        self._silent = self._gauge("silent_sites", "Members without a sign of life in the limit", "study")
-        self._late = self._gauge("late_sites", "Members past the deadline of the open task", "study")
-        self._open = self._gauge("open_tasks", "Tasks that wait for answers", "study")
         self._bytes = self._counter("bytes", "Bytes of tensors and files", "direction")
-        self._rejected = self._counter("rejected_answers", "Answers refused, by reason", "code")
+        self._rejected = self._counter(
+            "rejected_answers",
+            "Answers that the gate refused, by what was wrong: header, tensors or content",
+            *("study", "site", "reason"),
+        )
+        self._failed = self._counter(
+            "failed_answers", "Answers in which a site says that it could not do it", "study", "site", "code"
+        )
+        self._estimation_failures = self._counter(
+            "estimation_failures", "Computations of the centre that failed", "study"
+        )
         self._calls = self._counter("calls", "Calls by name and outcome", "rpc", "code")
         self._running = self._gauge("running_calls", "Calls in progress, long polls included")
         self._certificate = self._gauge(
             "server_certificate_ends_timestamp_seconds", "When the server's certificate ends"
         )
+        self._site_certificates = GaugeTable(
+            f"{PREFIX}_site_certificate_ends_timestamp_seconds",
+            "When the newest certificate of an active site ends; none with an external PKI",
+            "site",
+        )
+        self.registry.register(self._site_certificates)
         self._stage = Histogram(
-            "fedmap_aggregator_stage_seconds",
+            f"{PREFIX}_stage_seconds",
             "Seconds by stage: receive, gate, store or estimate",
             ("stage",),
             registry=self.registry,
             buckets=_SECONDS,
         )
+        self._progress: dict[str, Progress] = {}
+        self._progressing = threading.Lock()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"fedmap_aggregator_{name}", text, labels, registry=self.registry)
+        return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"fedmap_aggregator_{name}", text, labels, registry=self.registry)
+        return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
     def round_completed(self, study: str) -> None:
         self._rounds.labels(study).inc()
 
-    def study(self, study: str, phase: str, *, silent: int, late: int, is_open: bool) -> None:
-        """Where one study stands now."""
-        for name in _PHASES:
-            self._phase.labels(study, name).set(name == phase)
-        self._silent.labels(study).set(silent)
-        self._late.labels(study).set(late)
-        self._open.labels(study).set(is_open)
+    def progressed(self, study: str, at: int) -> None:
+        """Something happened that brings the study nearer to its end (unix ms)."""
+        with self._progressing:
+            known = self.progress(study)
+            self._progress[study] = replace(known, at=max(known.at, at))
 
-    def sites(self, by_state: Mapping[str, int]) -> None:
+    def round_closed(self, study: str, summary: RoundSummary) -> None:
+        """The figures of a closed round. What it did not measure keeps the value of the round before."""
+        own, shared = summary.personal_metric, summary.global_metric
+        with self._progressing:
+            known = self.progress(study)
+            self._progress[study] = replace(
+                known,
+                newest=summary,
+                own_metric=known.own_metric if own is None else own,
+                global_metric=known.global_metric if shared is None else shared,
+            )
+
+    def progress(self, study: str) -> Progress:
+        return self._progress.get(study, Progress())
+
+    def sites(self, by_state: Mapping[str, int], certificate_ends: Mapping[str, float]) -> None:
+        """How many there are, and when the certificate of each active one ends (unix seconds)."""
         for state in ("invited", "active", "revoked"):
             self._sites.labels(state).set(by_state.get(state, 0))
+        self._site_certificates.replace({(site,): ends for site, ends in certificate_ends.items()})
 
     def received(self, size: int) -> None:
         self._bytes.labels("in").inc(size)
@@ -78,8 +114,14 @@ class AggregatorMetrics:
     def sent(self, size: int) -> None:
         self._bytes.labels("out").inc(size)
 
-    def rejected(self, code: str) -> None:
-        self._rejected.labels(code).inc()
+    def rejected(self, study: str, site: str, reason: str) -> None:
+        self._rejected.labels(study, site, reason).inc()
+
+    def failed(self, study: str, site: str, code: str) -> None:
+        self._failed.labels(study, site, code).inc()
+
+    def estimation_failed(self, study: str) -> None:
+        self._estimation_failures.labels(study).inc()
 
     def call_started(self) -> None:
         self._running.inc()

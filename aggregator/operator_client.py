@@ -154,6 +154,21 @@ class OperatorClient:
 
         return self._typed(receive)
 
+    def purge(self, study: str, *, with_bundles: bool, dry_run: bool) -> pb.PurgeStudyResponse:
+        """Delete an ended study's content, or count what would be deleted."""
+        request = pb.PurgeStudyRequest(study=study, with_bundles=with_bundles, dry_run=dry_run)
+        return self._typed(lambda: self._stub.PurgeStudy(request, timeout=_FILE_SECONDS))
+
+    def deletion(self, study: str) -> bytes:
+        """The certificate of a study's deletion."""
+        request = pb.FetchDeletionRequest(study=study)
+
+        def receive() -> bytes:
+            parts = self._stub.FetchDeletion(request, timeout=_FILE_SECONDS)
+            return b"".join(part.chunk for part in parts)
+
+        return self._typed(receive)
+
     def healthy(self, seconds: float) -> bool:
         """Whether the health service says that the aggregator is serving; not knowing is an error."""
         check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_HEALTH)

@@ -1,8 +1,9 @@
 """Estimation in a process of its own, so that the server answers while priors are computed.
 
 `EstimationWorker.submit` returns at once with a Future. One thread hands requests to the process one by one.
-A process that ends by itself fails the request it was at; the next request starts another. What is computed
-is in `estimation_worker`; when to compute, and whether to try again, is the service's to decide.
+A process that ends by itself, or has no result within its time, fails the request it was at; the next request
+starts another. What is computed is in `estimation_worker`; when to compute, and whether to try again, is the
+service's to decide.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from aggregator.estimation_messages import (
 )
 from common.errors import FedmapError, ModelError, NotFoundError, StorageError, TrainingError
 
-_COMMAND = (sys.executable, "-m", "aggregator.estimation_worker")
+# -P: never from the folder it is started in, which may be a checkout of another version.
+_COMMAND = (sys.executable, "-P", "-m", "aggregator.estimation_worker")
+_LONGEST_SECONDS = 7200.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ERRORS: Mapping[str, type[FedmapError]] = {
     error.code: error for error in (ModelError, TrainingError, StorageError, NotFoundError)
@@ -52,8 +55,12 @@ class _Job:
 class EstimationWorker:
     """Use as a context manager, or call `close`. Safe to use from several threads."""
 
-    def __init__(self, blobs: Path, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(
+        self, blobs: Path, command: tuple[str, ...] = _COMMAND, longest_seconds: float = _LONGEST_SECONDS
+    ) -> None:
+        """A computation that takes longer than `longest_seconds` counts as hung, and its process is ended."""
         self._command = (*command, str(blobs), str(os.getpid()))
+        self._longest_seconds = longest_seconds
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # for the two below
         self._closed = False
@@ -133,17 +140,36 @@ class EstimationWorker:
             raise _crashed("could not be started", "")
         assert process.stdin is not None
         assert process.stdout is not None
+        hung = threading.Event()
+
+        def end() -> None:
+            hung.set()
+            process.kill()
+
+        watch = threading.Timer(self._longest_seconds, end)
+        watch.daemon = True
+        watch.start()
         try:
             process.stdin.write(to_line(request))
             process.stdin.flush()
             reply = reply_of(process.stdout.readline())
         except (OSError, ValueError) as error:  # its end of a pipe is gone, or the reply was cut off
-            raise _crashed("ended before it had a result", self._end_process()) from error
+            crash = _crashed("ended before it had a result", self._end_process())
+            raise (self._too_long() if hung.is_set() else crash) from error
+        finally:
+            watch.cancel()
         if isinstance(reply, Failed):
             raise _ERRORS.get(reply.code, FedmapError)(reply.message, hint=reply.hint)
         if reply.kind != request.kind:
             raise _crashed("answered something else", self._end_process())
         return reply
+
+    def _too_long(self) -> TrainingError:
+        return TrainingError(
+            f"the estimation process had no result in {self._longest_seconds / 60:g} minutes, and was ended",
+            hint="look at the machine's load, memory and disk; raise limits.estimation_minutes if it really "
+            "takes so long; `fedmap-aggregator study resume` tries again",
+        )
 
     def _running(self) -> subprocess.Popen[bytes] | None:
         """The process, started where there is none; None where it cannot be."""

@@ -17,6 +17,11 @@ _STAND_IN = 0.5
 def releasable_round(plan: StudyPlan, state: StudyState, asked: int | None) -> int:
     """The round whose model is to be released, the last one unless another is asked for."""
     name = state.study
+    if state.purged_at is not None:
+        raise StateError(
+            f"what was computed in {name} was deleted",
+            hint="bundles that were released before are kept: `fedmap-aggregator bundle list` shows them",
+        )
     number = state.rounds if asked is None else asked
     if asked is None and state.phase == "aborted":
         number = state.rounds_done

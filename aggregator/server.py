@@ -33,8 +33,10 @@ from common.contract.v1 import (
     operator_pb2,
     operator_pb2_grpc,
 )
-from common.errors import ConfigError, FedmapError, RejectedError, StorageError
+from common.errors import ConfigError, FedmapError, PortError, RejectedError, StorageError
+from common.listening import bind_fault
 from common.log import get_logger
+from common.telemetry import split_listen
 from common.transport.channel_options import server_options
 from common.transport.chunk_messages import read_upload, serialise_chunk
 from common.transport.status import to_status, to_trailers, unexpected_error
@@ -44,6 +46,7 @@ CHUNK_RPCS = (
     "/fedmap.v1.BundleService/FetchBundle",
     "/fedmap.v1.OperatorService/ExportDrop",
     "/fedmap.v1.OperatorService/DownloadBundle",
+    "/fedmap.v1.OperatorService/FetchDeletion",
 )
 UPLOAD_RPC = "/fedmap.v1.FederationService/SubmitAnswer"
 _SHORT_CALLS = 64  # threads beside those of the long polls
@@ -184,10 +187,10 @@ class AggregatorServer:
             self.port = self._server.add_secure_port(listen, _credentials(identity))
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
-            raise ConfigError(
-                "server.listen",
-                (f"cannot listen on {listen}",),
-                hint="another program uses the port, or the address is not one of this machine's",
+            fault = bind_fault(*split_listen(listen), "server.listen")
+            raise fault or PortError(
+                f"cannot listen on {listen}",
+                hint="Another program uses the port, or the address is not one of this machine's.",
             ) from error
 
     def start(self) -> None:

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from aggregator.computation import step_of
 from aggregator.coordinator_events import (
+    Answered,
     Compute,
     Computed,
     ComputeFailed,
@@ -25,12 +27,21 @@ from aggregator.coordinator_events import (
     Finished,
     Heard,
     Left,
+    Resumed,
     Silent,
+    Started,
     TaskOpened,
     Tick,
 )
-from aggregator.coordinator_questions import due_compute, is_late, next_tick, participants, tasks_for
-from aggregator.coordinator_state import OpenTask, StudyState, new_study, state_from_json, state_to_json
+from aggregator.coordinator_questions import due_compute, next_tick, participants, tasks_for
+from aggregator.coordinator_state import (
+    OpenTask,
+    StudyState,
+    new_study,
+    state_from_json,
+    state_to_json,
+    without_content,
+)
 from aggregator.file_sites import FileSites
 from aggregator.liveness import Instance, Liveness
 from aggregator.metrics import AggregatorMetrics
@@ -109,11 +120,10 @@ class StudyService:
     def load(self) -> None:
         """Read every study from the database, and take up the computations that a stop interrupted."""
         with self._store.reading() as transaction:
-            rows = transaction.studies.list()
-        for row in rows:
-            self._add(_study_of(row))
-        for study in self.studies():
-            self._show(study)
+            for row in transaction.studies.list():
+                self._add(_study_of(row))
+                for result in transaction.results.list(row.name):
+                    self._count(result)
         self.compute_due()
 
     def when_changed(self, call: Callable[[], None]) -> None:
@@ -197,7 +207,7 @@ class StudyService:
             study = Study(terms, model, state, row.version)
             self._add(study)
         self._log.info("study_created", study=terms.study, digest=terms.digest, sites=len(sites))
-        self._changed(study)
+        self._on_change()
         return study
 
     def apply(self, name: str, event: Event, note: Note | None = None, also: Also | None = None) -> Study:
@@ -217,6 +227,8 @@ class StudyService:
                     transaction.audit.append(note.actor, note.action, note.subject, note.detail, event.at)
             after = replace(study, state=transition.state, version=version)
             self._studies[name] = after  # (4)
+            if changed and _brings_nearer(event):
+                self._metrics.progressed(name, event.at)
             for decision in transition.decisions:
                 match decision:
                     case TaskOpened():
@@ -226,10 +238,20 @@ class StudyService:
                         self._estimates.start(after, decision, self._reporter(name))
                     case Finished():
                         self._log.info("study_over", study=name, phase=decision.phase)
-        now_at = self._studies[name]  # a computation may have moved it on already
         if changed:
-            self._changed(now_at)
-        return now_at
+            self._on_change()
+        return self._studies[name]  # a computation may have moved it on already
+
+    def forget_content(self, name: str, now: int, also: Also) -> Study:
+        """An ended study keeps its record only; stored together with what `also` writes."""
+        with self.exclusively(name) as study:
+            state = without_content(study.state, now)
+            with self._store.transaction() as transaction:
+                also(transaction)
+                version = _save(transaction, state, study.version)
+            after = self._studies[name] = replace(study, state=state, version=version)
+        self._on_change()
+        return after
 
     def leave_all(self, site: str, reason: str) -> None:
         """A site that is shut out leaves every study; the others go on."""
@@ -273,7 +295,6 @@ class StudyService:
             tick = next_tick(self.study(name).state, now)
             if tick is not None:
                 due.append(tick)
-            self._show(self.study(name))
         return min(due, default=None)
 
     def compute_due(self) -> None:
@@ -310,6 +331,8 @@ class StudyService:
             after = self.apply(name, event, Note(_SYSTEM, action, name, detail), also)
             for _ in range(before, after.state.rounds_done):
                 self._metrics.round_completed(name)
+            if row is not None:
+                self._count(row)
 
         return report
 
@@ -319,19 +342,19 @@ class StudyService:
         )
         self._polls.wake_all()
 
-    def _changed(self, study: Study) -> None:
-        self._show(study)
-        self._on_change()
+    def _count(self, result: ResultRow) -> None:
+        """What the metrics say of a closed step; called in the order of the steps."""
+        self._metrics.progressed(result.study, result.closed_at)
+        summary = step_of(result).summary
+        if summary is not None:
+            self._metrics.round_closed(result.study, summary)
 
-    def _show(self, study: Study) -> None:
-        state, now = study.state, self._clock_ms()
-        self._metrics.study(
-            state.study,
-            state.phase,
-            silent=len(state.silent),
-            late=sum(is_late(state, site, now) for site in state.members),
-            is_open=state.task is not None and not state.computing,
-        )
+
+def _brings_nearer(event: Event) -> bool:
+    """Whether an event that changed something is progress, as the operator's alerts mean it."""
+    if isinstance(event, Answered):
+        return event.status in ("accepted", "abstained")
+    return isinstance(event, (Started, Resumed, Computed))
 
 
 def _save(transaction: Transaction, state: StudyState, version: int) -> int:

@@ -13,6 +13,7 @@ from aggregator.handlers.drop import DropHandler
 from aggregator.handlers.enrolment import EnrolmentHandler
 from aggregator.handlers.federation import FederationHandler
 from aggregator.handlers.operator import OperatorHandler
+from aggregator.handlers.purge import PurgeHandler
 from aggregator.polls import Poll
 from aggregator.upload_pace import PacedParts, PaceLimits
 from common.contract.v1 import (
@@ -112,11 +113,17 @@ class BundleServicer(bundles_pb2_grpc.BundleServiceServicer):
 
 class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(
-        self, handler: OperatorHandler, drops: DropHandler, releases: ReleaseHandler, pace: PaceLimits
+        self,
+        handler: OperatorHandler,
+        drops: DropHandler,
+        releases: ReleaseHandler,
+        purges: PurgeHandler,
+        pace: PaceLimits,
     ) -> None:
         self._handler = handler
         self._drops = drops
         self._releases = releases
+        self._purges = purges
         self._pace = pace
 
     def Invite(self, request: operator.InviteRequest, context: Context) -> operator.InviteResponse:
@@ -182,3 +189,12 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     def DownloadBundle(self, request: operator.DownloadBundleRequest, context: Context) -> Iterator[Any]:
         """Chunks, as above."""
         return self._releases.download(request)
+
+    def PurgeStudy(
+        self, request: operator.PurgeStudyRequest, context: Context
+    ) -> operator.PurgeStudyResponse:
+        return self._purges.purge(current_caller(), request)
+
+    def FetchDeletion(self, request: operator.FetchDeletionRequest, context: Context) -> Iterator[Any]:
+        """Chunks, as above."""
+        return self._purges.fetch(request)

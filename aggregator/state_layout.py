@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aggregator.config import AggregatorConfig
+from aggregator.config import NOT_THERE, AggregatorConfig
 from aggregator.store import BlobStore, Store, schema_status
 from common.durable_files import FolderLock, read_file
-from common.errors import ConfigError, StateError
+from common.errors import ConfigError, StateError, StorageError
 
 
 def database_url(config: AggregatorConfig) -> str:
@@ -40,12 +40,30 @@ def state_lock(config: AggregatorConfig) -> FolderLock:
     return FolderLock(config.server.state / "lock")
 
 
-def make_store(config: AggregatorConfig) -> Store:
-    """The store, not opened yet. StateError before `init`."""
-    if not config.server.state.is_dir():
+def upkeep_lock(config: AggregatorConfig) -> FolderLock:
+    """Held by a backup and by a deletion: what one copies the other must not remove meanwhile."""
+    return FolderLock(config.server.state / "upkeep.lock")
+
+
+def restoring_mark(state: Path) -> Path:
+    """There while a restore is under way, and after one that was interrupted."""
+    return state / ".restoring"
+
+
+def check_restored(config: AggregatorConfig) -> None:
+    """StateError where a restore was interrupted: half a state folder is not served."""
+    if restoring_mark(config.server.state).exists():
         raise StateError(
-            f"{config.server.state} does not exist yet", hint="run `fedmap-aggregator init` first"
+            f"a restore into {config.server.state} was interrupted",
+            hint="run the same `fedmap-aggregator restore` again: it begins anew",
         )
+
+
+def make_store(config: AggregatorConfig) -> Store:
+    """The store, not opened yet. StorageError before `init`, StateError in the middle of a restore."""
+    if not config.server.state.is_dir():
+        raise StorageError(f"{config.server.state} does not exist", hint=NOT_THERE)
+    check_restored(config)
     return Store(database_url(config), BlobStore(blob_folder(config)))
 
 

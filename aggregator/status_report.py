@@ -50,12 +50,16 @@ def study_status(
         prior_digest=state.prior_digest,
         metric=study.terms.plan.task.metric,
         quorum=state.quorum,
+        purged_unix_ms=state.purged_at or 0,
     )
     if task is not None:
         status.task_id = task.id
         status.opened_unix_ms = task.opened_at
         status.deadline_unix_ms = task.deadline_at
-    status.members.extend(_member(study, site, sites, presence, now) for site in sorted(state.members))
+    status.members.extend(
+        member_status(study, site, sites[site].region if site in sites else "", presence.get(site), now)
+        for site in sorted(state.members)
+    )
     status.history.extend(_history(records.results))
     status.scores.extend(_scores(records.evaluations, sites))
     status.refusals.extend(
@@ -65,13 +69,12 @@ def study_status(
     return status
 
 
-def _member(
-    study: Study, site: str, sites: Mapping[str, SiteRow], presence: Mapping[str, Presence], now: int
-) -> pb.MemberStatus:
-    state, member, seen = study.state, study.state.members[site], presence.get(site)
+def member_status(study: Study, site: str, region: str, seen: Presence | None, now: int) -> pb.MemberStatus:
+    """Where one member stands."""
+    state, member = study.state, study.state.members[site]
     status = pb.MemberStatus(
         site=site,
-        region=sites[site].region if site in sites else "",
+        region=region,
         membership=member.membership,
         reason=member.reason,
         answer=answer_of(state, site),

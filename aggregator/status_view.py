@@ -116,6 +116,8 @@ def phase_text(status: pb.StudyStatus) -> str:
     """The phase, with what holds it up."""
     if status.paused:
         return f"{status.phase} (paused)"
+    if status.purged_unix_ms:
+        return f"{status.phase} (purged)"
     return f"{status.phase} (computing)" if status.computing else status.phase
 
 

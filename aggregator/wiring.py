@@ -32,24 +32,29 @@ from aggregator.handlers.drop import DropHandler, Signing
 from aggregator.handlers.enrolment import EnrolmentHandler, count_sites
 from aggregator.handlers.federation import FederationHandler
 from aggregator.handlers.operator import Invitations, OperatorHandler
+from aggregator.handlers.purge import PurgeHandler
 from aggregator.identity import IdentityResolver, SiteStanding
 from aggregator.initialise import load_authority
 from aggregator.liveness import Liveness
-from aggregator.metrics import AggregatorMetrics
+from aggregator.metrics import PREFIX, AggregatorMetrics
 from aggregator.prior_estimation import EstimationWorker
+from aggregator.purge import StudyPurge
 from aggregator.release_key import load_release_key
+from aggregator.retention import Retention
 from aggregator.server import AggregatorServer, GuardInterceptor
 from aggregator.server_identity import ServerIdentity
 from aggregator.service import StudyService
 from aggregator.servicers import BundleServicer, EnrolmentServicer, FederationServicer, OperatorServicer
 from aggregator.stall_watch import StallWatch
-from aggregator.state_layout import blob_folder, make_store, state_lock
+from aggregator.state_layout import blob_folder, check_restored, make_store, state_lock, upkeep_lock
 from aggregator.store import Store
 from aggregator.study_clock import StudyClock
+from aggregator.study_metrics import StudyMetrics
 from aggregator.update_checks import GateLimits
 from aggregator.upload_pace import PaceLimits
 from common import log
 from common.errors import FedmapError
+from common.gauges import DiskSpace
 from common.pki import certificate_facts
 from common.telemetry import TelemetryServer
 from common.web.bundle_app import make_bundle_app
@@ -136,6 +141,7 @@ class Aggregator:
         config, metrics, limits = self._config, self.metrics, self._config.limits
         clock = self._clock_ms
         now = datetime.now(UTC)
+        check_restored(config)
         authority = load_authority(config)
         stack.enter_context(state_lock(config))
         identity = ServerIdentity(config, authority, now)
@@ -143,13 +149,17 @@ class Aggregator:
         stack.callback(store.close)
         store.prepare()
         release_key = load_release_key(config, store, clock())
-        worker = stack.enter_context(EstimationWorker(blob_folder(config)))
+        worker = stack.enter_context(
+            EstimationWorker(blob_folder(config), longest_seconds=limits.estimation_minutes * 60)
+        )
 
         liveness = Liveness(int(limits.silent_after_seconds * 1000), clock())
         resolver = IdentityResolver(StoreRegister(store))
         desk = EstimationDesk(store, worker, metrics, clock)
         file_sites = FileSites(config.server.state / "file_sites.json")
         service = StudyService(store, desk, liveness, file_sites, metrics, clock, limits.polls)
+        metrics.registry.register(StudyMetrics(service.studies, liveness.presence, metrics.progress, clock))
+        metrics.registry.register(DiskSpace(PREFIX, config.server.state))
         gate = GateLimits(limits.norm_factor, limits.max_log_omega, limits.max_answer_bytes)
         intake = AnswerIntake(service, store, gate, metrics, clock)
         enrolment = EnrolmentHandler(
@@ -183,6 +193,10 @@ class Aggregator:
         links = DownloadLinks(store, config.downloads.link_hours, clock)
         release = BundleRelease(service, store, release_key, config.release.valid_days, clock)
         releases = ReleaseHandler(release, catalogue, links, self._link_base, metrics)
+        purge = StudyPurge(
+            service, store, release_key, config.server.address, lambda: upkeep_lock(config), clock
+        )
+        retention = Retention(config.retention, service, store, purge, clock)
         pace = PaceLimits(limits.upload_seconds, limits.stall_seconds, limits.slowest_kib_per_second * _KIB)
         guard = CallGuard(resolver, limits.calls_per_caller, clock)
         self._server = AggregatorServer(
@@ -191,19 +205,24 @@ class Aggregator:
             GuardInterceptor(guard, metrics, StallWatch(limits.stall_seconds)),
             EnrolmentServicer(enrolment),
             FederationServicer(federation, pace),
-            OperatorServicer(operator, drops, releases, pace),
+            OperatorServicer(operator, drops, releases, PurgeHandler(purge), pace),
             BundleServicer(BundleHandler(catalogue, store, metrics, clock)),
             polls=limits.polls,
             with_reflection=config.server.reflection,
         )
         stack.callback(self._server.stop, config.server.stop_seconds)
 
-        def hourly() -> None:
+        def renew() -> None:
             identity.renew(datetime.now(UTC))
             metrics.certificate_ends(identity.ends.timestamp())
 
+        def hourly() -> None:
+            renew()
+            retention.run()
+
         service.load()
-        hourly()
+        purge.finish_interrupted()
+        renew()
         count_sites(self._store, self.metrics)
         self._clock = StudyClock(service, clock, hourly, self._give_up)
         stack.callback(self._clock.stop)

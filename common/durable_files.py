@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from common.access_words import let_in, missing_mount, refused_to
 from common.disk_hints import reserve, start_writing_back
 from common.errors import StorageError
 
 TEMPORARY = ".part-"
 """How the name of an unfinished file begins."""
 
-# errno → (what happened, what to do); `{path}` is the file or folder.
+# errno → (what happened, what to do); `{path}` is the file or folder, the rest is `access_words`.
 _REASONS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
         "the disk is full",
@@ -30,10 +31,13 @@ _REASONS: dict[int, tuple[str, str]] = {
     ),
     errno.EDQUOT: ("the disk quota is used up", "Raise the quota or free space for {path}, then try again."),
     errno.EFBIG: ("the file is larger than the file system takes", "Put {path} on another file system."),
-    errno.EROFS: ("the file system is read-only", "Mount the disk that holds {path} for writing."),
-    errno.EACCES: ("permission denied", "Give the account that runs this program access to {path}."),
-    errno.EPERM: ("not permitted", "Give the account that runs this program access to {path}."),
-    errno.ENOENT: ("no such file or folder", "Check the path {path}."),
+    errno.EROFS: (
+        "the file system is read-only",
+        "Mount the disk or volume that holds {path} for writing; in a container, is a volume mounted there?",
+    ),
+    errno.EACCES: ("permission denied: {refused}", "{let_in}"),
+    errno.EPERM: ("not permitted: {refused}", "{let_in}"),
+    errno.ENOENT: ("no such file or folder", "{mount}"),
     errno.ENOTDIR: ("part of the path is not a folder", "Check the path {path}."),
     errno.EISDIR: ("it is a folder", "Check the path {path}."),
     errno.EMFILE: ("too many open files", "Raise the limit of open files (ulimit -n) of this program."),
@@ -53,12 +57,16 @@ _WRITE_BACK = 4 << 20  # bytes that go to the disk together while the file still
 
 def storage_error(error: OSError, path: Path) -> StorageError:
     """The same failure in plain words, with the next step."""
-    default = (
-        (error.strerror or type(error).__name__).lower(),
-        "Check the disk and the permissions of {path}.",
-    )
-    reason, hint = _REASONS.get(error.errno or 0, default)
-    return StorageError(f"{path}: {reason}", hint=hint.format(path=path))
+    if error.errno not in _REASONS:
+        reason = (error.strerror or type(error).__name__).lower()
+        return StorageError(f"{path}: {reason}", hint=f"Check the disk and the permissions of {path}.")
+    reason, hint = _REASONS[error.errno]
+    words = {"path": str(path)}
+    if "{refused}" in reason:
+        words |= {"refused": refused_to(path), "let_in": let_in(path)}
+    elif "{mount}" in hint:
+        words |= {"mount": missing_mount(path)}
+    return StorageError(f"{path}: {reason.format(**words)}", hint=hint.format(**words))
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -66,6 +74,13 @@ def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
     with DurableWriter(path.parent, mode) as writer:
         writer.write(data)
         writer.commit(path)
+
+
+def try_writing(folder: Path) -> None:
+    """Whether a file can be made in a folder and made durable, as a `StorageError`; nothing stays behind."""
+    with DurableWriter(folder) as trial:
+        trial.write(b"trial\n")
+        trial.finish()
 
 
 def read_file(path: Path) -> bytes:

@@ -7,6 +7,7 @@
     ├── TrainingError      a fit or an aggregation could not give a usable result
     ├── ConfigError        a configuration or policy file cannot be used
     ├── StorageError       a disk, folder or database does not do its part
+    ├── PortError          an address to listen on cannot be had
     ├── UnreachableError   the other side cannot be reached; trying again later is right
     └── ServiceError       one side of the federation refuses what the other asked
         ├── TokenError         the invitation's token is wrong, used, expired or another site's
@@ -90,6 +91,12 @@ class StorageError(FedmapError):
     """A disk, folder or database does not do its part: full, read-only, locked, missing."""
 
     code = "storage"
+
+
+class PortError(FedmapError):
+    """An address to listen on cannot be had: in use, not allowed, or not of this machine."""
+
+    code = "port"
 
 
 class UnreachableError(FedmapError):

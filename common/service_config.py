@@ -1,8 +1,8 @@
 """From a TOML file to the frozen model of a service's settings, with every problem in one `ConfigError`.
 
-Unknown keys are refused with the nearest spelling. Relative paths are taken from the folder of the file, not
-from where a program happens to be started. Nothing is repaired, and no default hides a misspelt key. Secrets
-are never in the file: only paths to them.
+Unknown keys are refused with the nearest spelling, their new name or their section. Relative paths are taken
+from the folder of the file, not from where a program happens to be started. Nothing is repaired, and no
+default hides a misspelt key. Secrets are never in the file: only paths to them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from common.access_words import let_in, refused_to
 from common.errors import ConfigError
-from common.plan.wording import Fault, faults_of, path_of
+from common.plan.wording import UNKNOWN_KEY, Fault, faults_of, path_of
 
 _HINT = "Correct each line above in the file, then run `check-config`."
 _Keys = tuple[str | int, ...]
@@ -27,6 +28,9 @@ class Section(BaseModel):
     """Frozen, strict about types, no unknown keys, no infinities. The base of every configuration model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    former_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions → what they are called now: said to the person, never obeyed."""
 
 
 def _none_if_empty(value: object) -> object:
@@ -45,16 +49,20 @@ def read_config(path: Path, model: type[Model], if_missing: str = "") -> Model:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        reason = (error.strerror or "it cannot be opened").lower()
-        hint = if_missing if isinstance(error, FileNotFoundError) else ""
-        raise ConfigError(
-            source,
-            (f"cannot be read: {reason}",),
-            hint=hint or "Check the path and the permissions of the file.",
-        ) from error
+        reason, hint = _refusal(error, path, if_missing)
+        raise ConfigError(source, (f"cannot be read: {reason}",), hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(source, ("is not UTF-8 text",), hint="Save it as a UTF-8 text file.") from error
     return parse_config(text, source, path.absolute().parent, model)
+
+
+def _refusal(error: OSError, path: Path, if_missing: str) -> tuple[str, str]:
+    reason = (error.strerror or "it cannot be opened").lower()
+    if isinstance(error, PermissionError):
+        return f"{reason}: {refused_to(path)}", let_in(path)
+    if isinstance(error, FileNotFoundError) and if_missing:
+        return reason, f"{if_missing} Where it should be on a mounted folder: is that mounted?"
+    return reason, "Check the path and the permissions of the file."
 
 
 def parse_config(text: str, source: str, folder: Path, model: type[Model]) -> Model:
@@ -72,6 +80,7 @@ def parse_config(text: str, source: str, folder: Path, model: type[Model]) -> Mo
     ]
     reported = {fault.path for fault in dates}
     faults = dates + [fault for fault in _faults(model, raw, "") if fault.path not in reported]
+    faults = [_placed(fault, model) for fault in faults]
     if not faults:
         read = model.model_validate_json(json.dumps(raw), strict=True)
         anchored = _anchored(read, folder, (), faults)
@@ -99,6 +108,27 @@ def _faults(model: type[BaseModel], raw: Mapping[str, object], prefix: str) -> l
         if isinstance(table, dict):
             faults += _faults(kind, table, path_of(prefix, (key,)))
     return faults
+
+
+def _placed(fault: Fault, model: type[BaseModel]) -> Fault:
+    """Says more of an unknown key: what it is called now, or which section knows it."""
+    if not fault.text.startswith(UNKNOWN_KEY):
+        return fault
+    section, _, key = fault.path.rpartition(".")
+    sections = dict(_all_tables(model, ""))
+    kind = sections.get(section)
+    if kind is not None and issubclass(kind, Section) and key in kind.former_keys:
+        return Fault(fault.path, f"old key: it is now {kind.former_keys[key]}")
+    homes = [name for name, table in sections.items() if name and key in table.model_fields]
+    if homes and fault.text == UNKNOWN_KEY:
+        return Fault(fault.path, f"{UNKNOWN_KEY} here; there is `{key}` under [{'] and ['.join(homes)}]")
+    return fault
+
+
+def _all_tables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield prefix, model
+    for name, kind in _tables(model):
+        yield from _all_tables(kind, path_of(prefix, (name,)))
 
 
 def _tables(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:

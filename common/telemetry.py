@@ -9,6 +9,7 @@ import io
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from http.client import HTTPConnection, HTTPException
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -16,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from common.errors import ConfigError
+from common.listening import port_error
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -31,6 +33,19 @@ def split_listen(listen: str) -> tuple[str, int]:
             "listen address", (f"{listen!r} is not host:port",), hint="Write it such as 127.0.0.1:9464."
         )
     return host.strip("[]"), int(port)
+
+
+def is_telemetry(host: str, port: int, seconds: float) -> bool:
+    """Whether an endpoint of this kind answers there already."""
+    connection = HTTPConnection(host or "127.0.0.1", port, timeout=seconds)
+    try:
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        return answer.status == 200 and answer.read(16) == b"ok\n"
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 class TelemetryServer:
@@ -50,18 +65,13 @@ class TelemetryServer:
         return self._server.server_port if self._server else self._port
 
     def start(self) -> None:
-        """Binds and serves; an address that cannot be used is a `ConfigError`."""
+        """Binds and serves; an address that cannot be used is a `PortError`."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         kind = type("_FamilyServer", (_Server,), {"address_family": family})
         try:
             server: _Server = kind((self._host, self._port), _Handler)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ConfigError(
-                "metrics endpoint",
-                (f"cannot listen on {self._listen}: {reason}",),
-                hint="Choose another address under [metrics], or end the program that uses this one.",
-            ) from error
+            raise port_error(self._listen, "[metrics] listen", error) from error
         server.set_app(self._answer)
         self._server = server
         self._thread = threading.Thread(

@@ -1,6 +1,6 @@
 """`fedmap-lab`: make or import a cohort, simulate a study on it, run federations of real processes.
 
-Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 130 interrupted.
+Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 74 storage; 130 interrupted.
 Commands import what is heavy (torch, scikit-learn, matplotlib) themselves, so that --help and a faulty plan
 answer at once.
 """
@@ -8,7 +8,6 @@ answer at once.
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,9 +16,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
+from common.program_end import run_program
 from lab.cli_compose import compose_app
 from lab.cli_federations import demo_command, leave_one_out_command
 from lab.cli_output import Json, Seed, answer, bar, say
@@ -169,21 +168,8 @@ def simulate_command(
 
 
 def main() -> None:
-    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
-    try:
-        app(standalone_mode=True)
-    except FedmapError as error:
-        say.print(f"[bold red]error[/bold red] ({error.code}): ", end="")
-        say.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
-    except OSError as error:
-        say.print(f"[bold red]error[/bold red] (files): {escape(error.strerror or str(error))}: ", end="")
-        say.print(str(error.filename or ""), markup=False, highlight=False, soft_wrap=True)
-        say.print("  hint: check that the path exists, is yours to write, and that the disk is not full")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say.print("interrupted")
-        sys.exit(130)
+    """Entry point: FedMAP errors become one plain message and an exit code, never a stack trace."""
+    run_program(app, say)
 
 
 def _show_exclusions(study: Study) -> None:

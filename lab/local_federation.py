@@ -136,7 +136,11 @@ class LocalFederation:
         """Run one command where there is no enrolment and no configuration: a folder for bundles is all."""
         environment = self.environment(name) | {"FEDMAP_BUNDLES": str(self.site_folder(name) / "bundles")}
         del environment["FEDMAP_SITE_CONFIG"]
-        return self._run("fedmap-site", arguments, environment)
+        return self._run(self.program(name, "fedmap-site"), arguments, environment)
+
+    def program(self, _name: str, program: str) -> Path:
+        """Which program a process of that name runs; all run the one beside this Python."""
+        return command_path(program)
 
     def waiting_for_review(self, site: str) -> list[str]:
         """Ids in a site's outbox that a person has to release."""
@@ -194,7 +198,7 @@ class LocalFederation:
         environment: Mapping[str, str] | None,
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*ends_with_parent(), str(command_path(program)), *arguments],
+            [*ends_with_parent(), str(self.program(name, program)), *arguments],
             env={**self.environment(name), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -202,11 +206,11 @@ class LocalFederation:
         )
 
     def _command(self, name: str, program: str, arguments: Sequence[str]) -> str:
-        return self._run(program, arguments, self.environment(name))
+        return self._run(self.program(name, program), arguments, self.environment(name))
 
-    def _run(self, program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    def _run(self, program: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
         done = subprocess.run(
-            [str(command_path(program)), *arguments],
+            [str(program), *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -215,7 +219,8 @@ class LocalFederation:
         )
         if done.returncode != 0:
             raise StateError(
-                f"{program} {' '.join(arguments[:2])} ended with {done.returncode}: {done.stderr.strip()}",
+                f"{program.name} {' '.join(arguments[:2])} ended with {done.returncode}: "
+                f"{done.stderr.strip()}",
                 hint=f"the files are in {self.directory}",
             )
         return done.stdout

@@ -82,6 +82,7 @@ class Agent:
         courier: Courier,
         desk: TaskDesk,
         workplace: Callable[[], Workplace],
+        upkeep: Callable[[], None],
         audit: AuditLog,
         metrics: SiteMetrics,
         status: AgentStatus,
@@ -97,6 +98,7 @@ class Agent:
         self._courier = courier
         self._desk = desk
         self._workplace = workplace
+        self._upkeep = upkeep
         self._audit = audit
         self._metrics = metrics
         self._status = status
@@ -138,6 +140,7 @@ class Agent:
         if not self._connected:
             self._greet()
         self._renew_if_due()
+        self._upkeep()
         self._courier.send()
         task = self._ask(workplace)
         if task is not None:
@@ -213,7 +216,7 @@ class Agent:
         item = self._desk.do(task, terms, workplace)
         if item.status.state in ("waiting_review", "released", "sent"):
             self._courier.add(item)
-            self._metrics.show_outbox(self._courier.counts())
+            self._courier.show()
         else:  # refused or withdrawn before, and asked for again all the same
             self._declined[task.study, task.id, task.attempt] = None
 
@@ -241,8 +244,10 @@ class Agent:
         notice = Notice.of(error)
         if ended:
             notice = Notice(
-                f"this site's certificate ended on {self._renewal.facts.not_after:%Y-%m-%d %H:%M} UTC",
-                "Ask the operator for a new invitation, then run `fedmap-site enrol --again`.",
+                f"this site's certificate ended on {self._renewal.facts.not_after:%Y-%m-%d %H:%M} UTC, by "
+                f"this machine's clock ({self._now():%Y-%m-%d %H:%M} UTC)",
+                "If the clock is right: ask the operator for a new invitation, then run "
+                "`fedmap-site enrol --again`.",
             )
         self._log.warning("waiting", code=error.code, seconds=round(seconds, 1))
         self._status.trouble(notice)

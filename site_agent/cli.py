@@ -1,29 +1,29 @@
 """`fedmap-site`: the hospital's agent. Join a federation, agree to studies, train, and decide what leaves.
 
-Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a fault; 130
-interrupted. docs/errors.md explains every code. Commands import what is heavy (torch, pandas, gRPC)
-themselves, so that --help and a faulty file answer at once.
+Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a fault;
+69 network, 74 storage, 78 configuration; 130 interrupted. docs/errors.md explains every code. Commands import
+what is heavy (torch, pandas, gRPC) themselves, so that --help and a faulty file answer at once.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 import typer
-from rich.markup import escape
 
-from common.errors import FedmapError
+from common.program_end import run_program
 from site_agent.cli_bundle_care import card_command, remove_command, trust_command, withdrawals_command
 from site_agent.cli_bundle_fetch import fetch_command
 from site_agent.cli_bundle_serve import serve_bundles_command
 from site_agent.cli_bundles import bundle_app
 from site_agent.cli_checks import check_config_command, check_data_command, doctor_command
+from site_agent.cli_dry_run import dry_run_command
 from site_agent.cli_enrol import enrol_command
 from site_agent.cli_outbox import audit_app, outbox_app, reject_command, release_command
 from site_agent.cli_output import say
 from site_agent.cli_personalise import personalise_command
 from site_agent.cli_predict import check_shift_command, predict_command
+from site_agent.cli_purge import deletion_app, purge_command
 from site_agent.cli_run import health_command, round_app, run_command, status_command
 from site_agent.cli_serve import serve_command
 from site_agent.cli_studies import approve_command, leave_command, studies_command
@@ -41,6 +41,7 @@ app.command("check-data")(check_data_command)
 app.command("studies")(studies_command)
 app.command("approve")(approve_command)
 app.command("leave")(leave_command)
+app.command("dry-run")(dry_run_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("health")(health_command)
@@ -48,6 +49,8 @@ app.add_typer(outbox_app, name="outbox")
 app.command("release")(release_command)
 app.command("reject")(reject_command)
 app.add_typer(audit_app, name="audit")
+app.command("purge")(purge_command)
+app.add_typer(deletion_app, name="deletion")
 app.add_typer(round_app, name="round")
 bundle_app.command("fetch")(fetch_command)
 bundle_app.command("card")(card_command)
@@ -63,23 +66,10 @@ app.command("serve")(serve_command)
 
 
 def main() -> None:
-    """Entry point: FedMAP errors become one plain message and exit code 1, never a stack trace."""
+    """Entry point: FedMAP errors become one plain message and an exit code, never a stack trace."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
-    try:
-        app(standalone_mode=True)
-    except FedmapError as error:
-        say.print(f"[bold red]error[/bold red] ({error.code}): ", end="")
-        say.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
-    except OSError as error:
-        say.print(f"[bold red]error[/bold red] (files): {escape(error.strerror or str(error))}: ", end="")
-        say.print(str(error.filename or ""), markup=False, highlight=False, soft_wrap=True)
-        say.print("  hint: check that the path exists, is yours to write, and that the disk is not full")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say.print("interrupted")
-        sys.exit(130)
+    run_program(app, say)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,9 @@ def check_data_command(
         )
     policy = read_policy(settings.policy.file)
     from site_agent.check_data import check_data
+    from site_agent.site_checks import require_readable
 
+    require_readable(path)
     report = check_data(study_plan, settings.site.name, path, policy)
     if as_json:
         print_json(

@@ -60,6 +60,10 @@ def enrol_command(
     again: Annotated[
         bool, typer.Option("--again", help="Replace the certificate that this site has already.")
     ] = False,
+    if_missing: Annotated[
+        bool,
+        typer.Option("--if-missing", help="Change nothing where there is a certificate: for start scripts."),
+    ] = False,
     site: Annotated[str, typer.Option(help="The site's name; writes --config if there is none.")] = "",
     address: Annotated[
         str, typer.Option(help="The aggregator's host:port; writes --config if there is none.")
@@ -76,9 +80,16 @@ def enrol_command(
     settings = _settings(config, site, address)
     from common.durable_files import make_folder
     from site_agent.enrolment import refuse_second_enrolment
+    from site_agent.identity_files import is_enrolled
 
     state = settings.site.state
     make_folder(state)
+    if if_missing and is_enrolled(state):
+        if as_json:
+            print_json({"site": settings.site.name, "state": str(state), "made": False})
+        else:
+            print_text(f"{settings.site.name} has a certificate already; nothing was changed")
+        return
     refuse_second_enrolment(state, again)
     if offline_request is not None:
         _write_request(settings, _needed(token, "--token"), offline_request, as_json)
@@ -98,7 +109,7 @@ def enrol_command(
     if as_json:
         ends, name = facts.not_after.isoformat(), settings.site.name
         enrolled = {"site": name, "serial": facts.serial, "ends": ends, "state": str(state)}
-        print_json({**enrolled, "release_key": release_key})
+        print_json({**enrolled, "release_key": release_key, "made": True})
         return
     print_text(
         f"{settings.site.name} is enrolled. Its certificate is valid until {moment(facts.not_after)}.",

@@ -37,7 +37,13 @@ answer = Console(width=_width(sys.stdout.isatty()))
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Config = Annotated[
-    Path, typer.Option("--config", envvar=CONFIG_VARIABLE, help="The site's configuration file (TOML).")
+    Path,
+    typer.Option(
+        "--config",
+        envvar=CONFIG_VARIABLE,
+        readable=False,  # asked by `read_config`, which can say whose the file is
+        help="The site's configuration file (TOML).",
+    ),
 ]
 Approver = Annotated[str, typer.Option(help="Who decides: a person's name, for the record.")]
 

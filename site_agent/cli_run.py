@@ -24,9 +24,9 @@ from site_agent.cli_output import (
     print_text,
     say,
 )
+from site_agent.notices import Notice
 
 if TYPE_CHECKING:
-    from site_agent.notices import Notice
     from site_agent.wiring import Site
 
 round_app = typer.Typer(help="Rounds as signed files, through an airlock.", no_args_is_help=True)
@@ -65,6 +65,10 @@ def run_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
         else:
             print_text(f"{moment(now())}  {notice}")
 
+    from site_agent.doctor import before_running
+
+    for finding in before_running(settings, now()):
+        tell(Notice(f"{finding.name}: {finding.message}", finding.hint))
     from site_agent.wiring import run_agent
 
     run_agent(settings, tell, stop)

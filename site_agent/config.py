@@ -113,6 +113,13 @@ class AgentSection(Section):
     """Between attempts while the aggregator cannot be reached."""
 
 
+class RetentionSection(Section):
+    """What is deleted by itself, and when; nothing unless it is asked for."""
+
+    days_after_end: Annotated[int, Ge(0), Le(36500)] = 0
+    """After the agent saw that a study had ended, or that the site had left it; 0: never."""
+
+
 class LogSection(Section):
     """JSON lines on standard error."""
 
@@ -153,6 +160,7 @@ class SiteConfig(Section):
     data: DataSection = DataSection()
     policy: PolicySection = PolicySection()
     agent: AgentSection = AgentSection()
+    retention: RetentionSection = RetentionSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     bundles: BundlesSection = BundlesSection()

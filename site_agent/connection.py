@@ -26,9 +26,10 @@ from common.digests import file_sha256, is_digest
 from common.durable_files import storage_error
 from common.errors import FedmapError, IntegrityError
 from common.fault_points import reach
-from common.transport.channel_options import CHUNK, PROTOCOL, client_options
+from common.transport.channel_options import CHUNK, client_options
 from common.transport.chunk_messages import read_chunk, serialise_upload
 from common.transport.chunks import file_chunks
+from common.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL
 from common.transport.status import raise_typed
 
 # Short calls answer from memory or one database read. A transfer has as long as the aggregator gives it.
@@ -85,10 +86,12 @@ class Connection:
         credentials: Credentials,
         received: Counted = _uncounted,
         sent: Counted = _uncounted,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._route = route
         self._received = received
         self._sent = sent
+        self._heard = heard
         self._lock = threading.Lock()
         self._channel = _open(route, credentials)
 
@@ -133,9 +136,10 @@ class Connection:
     def hello(self, version: str, seconds: float = CALL_SECONDS) -> Greeting:
         """Exchange versions and clocks."""
         request = pb.HelloRequest(
-            oldest_protocol=PROTOCOL, newest_protocol=PROTOCOL, software_version=version
+            oldest_protocol=OLDEST_PROTOCOL, newest_protocol=PROTOCOL, software_version=version
         )
         answer = self._typed(lambda: self._stub().Hello(request, timeout=seconds))
+        self._heard()
         return Greeting(
             answer.protocol,
             answer.software_version,
@@ -210,13 +214,16 @@ class Connection:
                 answer = call.result()
             finally:
                 call.cancel()  # changes nothing on a call that is over
+            self._heard()
             return answer.task if answer.HasField("task") else None
 
         return self._typed(ask)
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> bool:
         """A sign of life; whether the task it names is still open."""
-        return self._typed(lambda: self._stub().Heartbeat(request, timeout=CALL_SECONDS)).task_open
+        answer = self._typed(lambda: self._stub().Heartbeat(request, timeout=CALL_SECONDS))
+        self._heard()
+        return answer.task_open
 
     def fetch_prior(self, study: str, digest: str, size: int, folder: Path) -> Path:
         """The prior as a checked file in `folder`. What an earlier attempt left is gone on with."""

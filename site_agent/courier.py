@@ -61,6 +61,7 @@ class Courier:
         self._not_before: dict[str, float] = {}
         for item in outbox.items("waiting_review", "released"):
             self.add(item)
+        self.show()
 
     def add(self, item: OutboxItem) -> None:
         """One more item to look after. One that was sent before is sent once more: the centre lost it."""
@@ -104,10 +105,17 @@ class Courier:
                 self._not_before[item.id] = self._monotonic() + RETRY_SECONDS
                 self._log.warning("answer_not_sent", study=item.study, task=item.task_id, code=error.code)
                 self._tell(Notice.of(error, item.id))
-        self._metrics.show_outbox(self.counts())
+        self.show()
+
+    def show(self) -> None:
+        """Tell the metrics what is in the outbox now."""
+        oldest = min((item.manifest.made_unix_ms for item in self.waiting), default=None)
+        self._metrics.show_outbox(self.counts(), oldest)
 
     def _ready(self) -> list[OutboxItem]:
         now = self._monotonic()
+        for item in [item for item in self._open.values() if not item.folder.is_dir()]:
+            del self._open[item.id]  # purged with its study
         return [
             item
             for item in self._open.values()

@@ -15,6 +15,7 @@ from common.algorithm.examples import Examples
 from common.data.loading import load_site
 from common.data.site_dataset import SiteDataset
 from common.digests import file_sha256
+from common.durable_files import storage_error
 from common.errors import DataError
 from common.plan import StudyPlan
 from common.plan.inputs import planned_inputs
@@ -74,7 +75,7 @@ class DataLoader:
             raise DataError(
                 self._site,
                 (f"the file {path.name} cannot be opened: {(error.strerror or 'input error').lower()}",),
-                hint="Check the path in [data] of the agent's configuration, and the agent's permissions.",
+                hint=f"{storage_error(error, path).hint} The key is [data] of the agent's configuration.",
             ) from None
         return terms.digest, path, found.st_ino, found.st_size, found.st_mtime_ns, floors
 

@@ -10,17 +10,26 @@ import datetime
 from pathlib import Path
 
 from common.certificates import CertificateFacts, certificate_facts
-from common.errors import ConfigError, FedmapError, NotAllowedError
+from common.durable_files import FolderLock, try_writing
+from common.errors import ConfigError, FedmapError, NotAllowedError, StorageError
 from common.service_config import read_config
 from site_agent.clock_skew import SKEW_SECONDS, Skew, skew_of
 from site_agent.config import NO_CONFIG, SiteConfig
 from site_agent.connection import Connection
 from site_agent.findings import Finding, failed, failed_by, passed, warned
-from site_agent.identity_files import read_identity
+from site_agent.identity_files import LOCK, read_identity
 from site_agent.network_checks import check_way
 from site_agent.renewal import credentials_of, read_authority
 from site_agent.routes import route_of
-from site_agent.site_checks import check_data, check_identity, check_policy, check_state
+from site_agent.site_checks import (
+    STATE_MISSING,
+    check_data,
+    check_identity,
+    check_policy,
+    check_ports,
+    check_state,
+    refuse_taken_port,
+)
 
 
 def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
@@ -31,8 +40,10 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
         return [failed_by("configuration", error)]
     found = [passed("configuration", f"{path} is in order")]
     found.append(check_policy(config))
-    found += check_state(config.site.state)
-    found += check_data(config)
+    state = check_state(config.site.state)
+    found += [*state, *check_data(config), *check_ports(config)]
+    if any(finding.name == "state folder" and finding.verdict == "fail" for finding in state):
+        return found  # there is no identity to go on with
     try:
         identity = read_identity(config.site.state)
         authority = read_authority(config.aggregator.ca_bundle)
@@ -46,6 +57,23 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
         with Connection(route, credentials_of(identity, authority)) as connection:
             found += _aggregator(connection, certificate_facts(identity.certificate), now, version)
     return found
+
+
+def before_running(config: SiteConfig, now: datetime.datetime) -> list[Finding]:
+    """What `run` has to say of this machine before it starts; what may mend by itself does not stop it.
+
+    `StorageError` where the state folder is missing, cannot be written or is another agent's, `PortError`
+    where the metrics' port is taken, `StateError` without a certificate.
+    """
+    state = config.site.state
+    if not state.is_dir():
+        raise StorageError(f"the state folder {state} is not there", hint=STATE_MISSING)
+    try_writing(state)
+    with FolderLock(state / LOCK):  # whoever holds it has the port too
+        refuse_taken_port(config)
+    identity = read_identity(state)
+    found = [*check_state(state), *check_data(config), *check_identity(config, identity, now)]
+    return [finding for finding in found if finding.verdict != "ok"]
 
 
 def _aggregator(

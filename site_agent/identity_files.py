@@ -18,6 +18,8 @@ from pathlib import Path
 from common.durable_files import make_folder, read_file, storage_error, sync_folder, write_durably
 from common.errors import StateError
 
+LOCK = "lock"
+"""Held by the one agent that runs on a state folder."""
 LINK = "identity"
 GENERATIONS = "identities"
 KEY, CERTIFICATE, AUTHORITY = "key.pem", "certificate.pem", "ca.pem"
@@ -36,7 +38,11 @@ class SiteIdentity:
 
 
 def is_enrolled(state: Path) -> bool:
-    return (state / LINK / CERTIFICATE).exists()
+    path = state / LINK / CERTIFICATE
+    try:
+        return path.exists()
+    except OSError as error:  # it may be there: this account is not let in
+        raise storage_error(error, path) from error
 
 
 def read_identity(state: Path) -> SiteIdentity:
@@ -45,7 +51,8 @@ def read_identity(state: Path) -> SiteIdentity:
     if not is_enrolled(state):
         raise StateError(
             "this site has no certificate yet",
-            hint="Run `fedmap-site enrol` with the joining file and the token of your invitation.",
+            hint=f"A site that had enrolled: is the volume with its state folder {state} mounted? A new one: "
+            "run `fedmap-site enrol` with the joining file and the token of your invitation.",
         )
     # One look at the link, so that a switch in between cannot mix two generations.
     folder = folder.resolve()

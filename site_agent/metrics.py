@@ -1,4 +1,4 @@
-"""The agent's own figures for Prometheus: work, bytes, outbox, certificate. Never a figure about patients."""
+"""The agent's own figures for Prometheus: work, bytes, outbox, contact. Never one about patients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from common.gauges import GaugeTable
+
+PREFIX = "fedmap_site"
+_QUEUED = ("waiting_review", "released")
 
 
 class SiteMetrics:
@@ -30,9 +35,17 @@ class SiteMetrics:
             ("stage",),
             registry=self.registry,
         )
-        self.outbox = Gauge(
-            "fedmap_site_outbox_items", "Items in the outbox by state.", ("state",), registry=self.registry
+        self._outbox = GaugeTable(
+            "fedmap_site_outbox_items", "Items in the outbox that have not left, by state.", "state"
         )
+        self.registry.register(self._outbox)
+        self._oldest_waiting = 0.0  # unix seconds; 0: nothing waits
+        waiting = Gauge(
+            "fedmap_site_outbox_oldest_waiting_seconds",
+            "How long the oldest item has waited for a person's release; 0: none waits.",
+            registry=self.registry,
+        )
+        waiting.set_function(self._waited)
         self.certificate_ends = Gauge(
             "fedmap_site_certificate_end_seconds",
             "When the certificate ends, in Unix seconds.",
@@ -43,6 +56,12 @@ class SiteMetrics:
             "1 while the aggregator answers, 0 while it cannot be reached or refuses this site.",
             registry=self.registry,
         )
+        self.last_contact = Gauge(
+            "fedmap_site_last_contact_timestamp_seconds",
+            "When the aggregator answered a call last; 0: not since the start.",
+            registry=self.registry,
+        )
+        self.show_outbox({}, None)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -53,8 +72,12 @@ class SiteMetrics:
         finally:
             self.seconds.labels(stage).inc(time.monotonic() - began)
 
-    def show_outbox(self, counts: Mapping[str, int]) -> None:
-        """How many items are in each state; states without any go to zero."""
-        self.outbox.clear()
-        for state, count in counts.items():
-            self.outbox.labels(state).set(count)
+    def show_outbox(self, counts: Mapping[str, int], oldest_waiting_unix_ms: int | None) -> None:
+        """How many items are in each state, and since when the oldest waits; what has none goes to zero."""
+        rows = dict.fromkeys(_QUEUED, 0) | dict(counts)
+        self._outbox.replace({(state,): count for state, count in rows.items()})
+        self._oldest_waiting = (oldest_waiting_unix_ms or 0) / 1000
+
+    def _waited(self) -> float:
+        since = self._oldest_waiting
+        return max(0.0, time.time() - since) if since else 0.0

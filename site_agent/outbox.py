@@ -161,6 +161,24 @@ class Outbox:
         """Not wanted any more: the task is closed, or the site has left the study."""
         return self._change(name, "withdrawn", by, reason=reason)
 
+    def folders_of(self, study: str) -> tuple[Path, ...]:
+        """The folders of a study's items, sorted."""
+        if not self._folder.is_dir():
+            return ()
+        found = (path for path in self._folder.iterdir() if is_item_name(path.name))
+        return tuple(sorted(path for path in found if path.name.split(".")[0] == study))
+
+    def remove_study(self, study: str) -> None:
+        """Delete all items of a study. Each loses its name first, so that half an item is never met."""
+        with self._locked():
+            for path in self.folders_of(study):
+                try:
+                    gone = path.rename(self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}")
+                    sync_folder(self._folder)
+                    shutil.rmtree(gone)
+                except OSError as error:
+                    raise storage_error(error, path) from error
+
     def _attempts(self, study: str, task_id: str) -> list[int]:
         if not self._folder.is_dir():
             return []

@@ -1,4 +1,4 @@
-"""What `doctor` looks at on this machine: policy, state folder, disk, data files, identity.
+"""What `doctor` looks at on this machine: policy, state folder, disk, data files, ports, identity.
 
 Of the patients' files it asks only whether they can be opened. The network is `network_checks`.
 """
@@ -12,16 +12,23 @@ import stat
 from pathlib import Path
 
 from common.certificates import CertificateFacts, Identity, certificate_facts
-from common.durable_files import storage_error
-from common.errors import FedmapError
+from common.durable_files import storage_error, try_writing
+from common.errors import FedmapError, StorageError
+from common.listening import bind_fault
 from common.pki import fits
-from site_agent.config import SiteConfig
+from common.telemetry import is_telemetry
+from site_agent.config import SiteConfig, host_of, port_of
 from site_agent.findings import Finding, failed, failed_by, passed, warned
 from site_agent.identity_files import SiteIdentity, open_to_others
 from site_agent.policy import read_policy
 from site_agent.renewal import renewal_time
 
+STATE_MISSING = (
+    "A site that had enrolled: is the volume mounted there? A new one: `fedmap-site enrol` makes it. The key "
+    "is [site] state."
+)
 LOW_BYTES, ENOUGH_BYTES = 256 << 20, 2 << 30
+_SECONDS = 2.0
 
 
 def check_policy(config: SiteConfig) -> Finding:
@@ -34,19 +41,13 @@ def check_policy(config: SiteConfig) -> Finding:
 
 def check_state(folder: Path) -> list[Finding]:
     if not folder.is_dir():
-        return [
-            warned(
-                "state folder",
-                f"{folder} is not there yet",
-                "It is made by `fedmap-site enrol`; or correct [site] state.",
-            )
-        ]
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        who = f"user {os.getuid()}"
-        hint = f"Give {who} the folder (chown -R {os.getuid()} {folder}), or mount its disk writable."
-        return [failed("state folder", f"{folder} cannot be read and written by {who}", hint)]
-    found = [_privacy(folder), _writing(folder), _space(folder)]
-    return [finding for finding in found if finding is not None]
+        return [failed("state folder", f"{folder} is not there", STATE_MISSING)]
+    try:
+        try_writing(folder)
+    except FedmapError as error:
+        space = [_space(folder)] if os.access(folder, os.X_OK) else []
+        return [failed_by("state folder", error), *(one for one in space if one.verdict != "ok")]
+    return [_privacy(folder), _space(folder)]
 
 
 def _privacy(folder: Path) -> Finding:
@@ -57,17 +58,6 @@ def _privacy(folder: Path) -> Finding:
             f"Close it to them: chmod 700 {folder}",
         )
     return passed("state folder", f"{folder} is this account's alone")
-
-
-def _writing(folder: Path) -> Finding | None:
-    """A read-only file system refuses what the permissions would allow."""
-    probe = folder / f".doctor-{os.getpid()}"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        return failed_by("state folder", storage_error(error, folder))
-    return None
 
 
 def _space(folder: Path) -> Finding:
@@ -95,24 +85,45 @@ def check_data(config: SiteConfig) -> list[Finding]:
     return [_data_file(name, path) for name, path in sorted(paths.items())]
 
 
-def _data_file(name: str, path: Path) -> Finding:
+def require_readable(path: Path) -> None:
+    """`StorageError` where a patients' file is not there or not this account's to read."""
     try:
         if path.is_dir():
-            count = sum(1 for _ in path.iterdir())
-            return passed("data", f"{name}: {path} is a folder of {count} files and can be read")
-        with path.open("rb"):
-            pass
-    except FileNotFoundError:
-        return failed(
-            "data", f"{name}: {path} is not there", "Correct the path under [data], or mount the disk."
-        )
+            next(path.iterdir(), None)
+        else:
+            path.open("rb").close()
     except OSError as error:
-        return failed(
-            "data",
-            f"{name}: {path} cannot be opened: {(error.strerror or 'unknown').lower()}",
-            f"Let user {os.getuid()} read it; reading is all the agent does.",
-        )
+        raise storage_error(error, path) from error
+
+
+def _data_file(name: str, path: Path) -> Finding:
+    try:
+        require_readable(path)
+    except StorageError as error:
+        return failed("data", f"{name}: {error.message}", f"{error.hint} Reading is all the agent does.")
+    if path.is_dir():
+        return passed("data", f"{name}: {path} is a folder of {sum(1 for _ in path.iterdir())} files")
     return passed("data", f"{name}: {path} can be read ({path.stat().st_size:,} bytes)")
+
+
+def check_ports(config: SiteConfig) -> list[Finding]:
+    """The agent listens only for metrics, and only where that is asked for."""
+    listen = config.metrics.listen
+    if not listen:
+        return []
+    host, port = host_of(listen), port_of(listen)
+    if is_telemetry(host, port, _SECONDS):
+        return [passed("metrics", f"{listen} answers")]
+    fault = bind_fault(host, port, "[metrics] listen")
+    return [failed_by("metrics", fault)] if fault else [passed("metrics", f"{listen} is free")]
+
+
+def refuse_taken_port(config: SiteConfig) -> None:
+    """`PortError` where the metrics could not be served; before anything heavy is loaded."""
+    listen = config.metrics.listen
+    fault = bind_fault(host_of(listen), port_of(listen), "[metrics] listen") if listen else None
+    if fault is not None:
+        raise fault
 
 
 def check_identity(config: SiteConfig, identity: SiteIdentity, now: datetime.datetime) -> list[Finding]:

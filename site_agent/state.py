@@ -1,7 +1,7 @@
 """The agent's state folder: which studies are approved, the site's own models, and which agent this is.
 
-    lock  instance.json  audit.jsonl  identity/  outbox/
-    studies/NAME/{terms.json, approval.json, data.json, models/round-0001.safetensors …, priors/}
+    lock  instance.json  audit.jsonl  identity/  outbox/  deletions/
+    studies/NAME/{terms.json, approval.json, data.json, over.json, models/round-0001.safetensors …, priors/}
 
 Every file is whole or absent. The identity is `identity_files`, the outbox and the audit log are modules of
 their own. Nothing here knows the network.
@@ -25,6 +25,7 @@ from common.durable_files import (
     read_file,
     remove_leftovers,
     storage_error,
+    sync_folder,
     write_durably,
 )
 from common.errors import IntegrityError, NotFoundError, StateError
@@ -32,6 +33,7 @@ from common.names import check_study_name
 from common.parameter_files import decode_parameters, encode_parameters
 from common.service_config import Section
 from common.study_terms import StudyTerms, parse_terms
+from site_agent.identity_files import LOCK
 
 MODELS_KEPT = 3
 """A fit of round r starts from the newest model before r; one more is for a round that is asked again."""
@@ -56,6 +58,12 @@ class DataRecord(Section):
     name: str
 
 
+class _Over(Section):
+    """When the agent first saw that a study had ended, or that the site had left it."""
+
+    seen_unix_ms: int
+
+
 class _Instance(Section):
     id: str
     start: int
@@ -75,8 +83,9 @@ class SiteState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outbox_folder = folder / "outbox"
+        self.deletions_folder = folder / "deletions"
         self.audit_path = folder / "audit.jsonl"
-        self.lock = FolderLock(folder / "lock")
+        self.lock = FolderLock(folder / LOCK)
 
     def prepare(self) -> None:
         """Make what is missing."""
@@ -143,8 +152,23 @@ class SiteState:
 
     def studies(self) -> tuple[str, ...]:
         """Studies that the site takes part in, sorted."""
-        found = (path.parent.name for path in (self.folder / "studies").glob("*/approval.json"))
-        return tuple(sorted(name for name in found if not self._left(name)))
+        return tuple(name for name in self.known() if not self.has_left(name))
+
+    def known(self) -> tuple[str, ...]:
+        """Studies that the site has ever agreed to and not purged, sorted."""
+        found = (self.folder / "studies").glob("*/approval.json")
+        return tuple(sorted(path.parent.name for path in found))
+
+    def has_left(self, study: str) -> bool:
+        approval = self.approval(study)
+        return approval is None or approval.left
+
+    def seen_over(self, study: str, now: int) -> int:
+        """When it was first seen that the study is over for this site (unix ms): now, if not before."""
+        path = self.study_folder(study) / "over.json"
+        if not path.exists():
+            _write(path, _Over(seen_unix_ms=now))
+        return _read(path, _Over).seen_unix_ms
 
     def data_record(self, study: str) -> DataRecord | None:
         path = self.study_folder(study) / "data.json"
@@ -200,13 +224,19 @@ class SiteState:
                     raise storage_error(error, folder) from error
         return count
 
+    def delete_study(self, study: str) -> None:
+        """Delete all that is kept of a study; for one that the site has left."""
+        folder = self.study_folder(study)
+        try:
+            if folder.is_dir():
+                shutil.rmtree(folder)
+                sync_folder(folder.parent)
+        except OSError as error:
+            raise storage_error(error, folder) from error
+
     def study_folder(self, study: str) -> Path:
         """A name from outside becomes a path only here, and only if it is a plain name."""
         return self.folder / "studies" / check_study_name(study)
-
-    def _left(self, study: str) -> bool:
-        approval = self.approval(study)
-        return approval is None or approval.left
 
     def _models(self, study: str) -> list[tuple[int, Path]]:
         """(round, file), oldest first."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from site_agent.metrics import SiteMetrics
     from site_agent.notices import Tell
     from site_agent.outbox import Outbox
+    from site_agent.purge import SitePurge
     from site_agent.renewal import Renewal
     from site_agent.state import SiteState
     from site_agent.stopping import Stop
@@ -92,6 +93,19 @@ class Site:
 
         return FileSite(self.name, read_identity(self.config.site.state), self.state, self.audit)
 
+    def purge(self) -> SitePurge:
+        from site_agent.purge import SitePurge
+
+        return SitePurge(
+            self.name,
+            software_version(),
+            self.state,
+            self.outbox,
+            self.audit,
+            lambda: read_identity(self.config.site.state),
+            clock_ms,
+        )
+
     def workplace(self, policy: SitePolicy) -> Workplace:
         from site_agent.workplace import Workplace
 
@@ -138,8 +152,9 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     """Run until `stop`. The state folder is this agent's alone meanwhile."""
     compute_on_one_thread()
     from common.contract.v1 import federation_pb2 as pb
+    from common.gauges import DiskSpace
     from site_agent.connection import Connection
-    from site_agent.metrics import SiteMetrics
+    from site_agent.metrics import PREFIX, SiteMetrics
     from site_agent.renewal import Renewal, read_authority
     from site_agent.routes import route_of
 
@@ -154,8 +169,10 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
         in_force = {"version": software_version(), "policy": watch().policy.digest}
         site.audit.append("agent.started", str(started.start), in_force)
         metrics = SiteMetrics()
+        metrics.registry.register(DiskSpace(PREFIX, config.site.state))
         instance = pb.AgentInstance(id=started.id, start=started.start)
-        with Connection(route, renewal.credentials(), metrics.received.inc, metrics.sent.inc) as connection:
+        counted = (metrics.received.inc, metrics.sent.inc, metrics.last_contact.set_to_current_time)
+        with Connection(route, renewal.credentials(), *counted) as connection:
             agent = _join(site, instance, connection, renewal, watch, metrics, tell, stop)
             telemetry = _telemetry(config, metrics, agent)
             try:
@@ -181,9 +198,15 @@ def _join(
     from site_agent.courier import Courier
     from site_agent.heartbeat import Heartbeat
     from site_agent.notices import Notices
+    from site_agent.retention import SiteRetention
     from site_agent.task_desk import TaskDesk
 
     timing = site.config.agent
+
+    def phases() -> dict[str, str]:
+        return {study.study: study.phase for study in connection.studies()}
+
+    days = site.config.retention.days_after_end
     notices = Notices(tell)
     heartbeat = Heartbeat(connection.heartbeat, instance, timing.heartbeat_seconds)
     return Agent(
@@ -195,6 +218,7 @@ def _join(
         courier=Courier(site.outbox, connection, heartbeat, metrics, notices, stop),
         desk=TaskDesk(site.state, connection, heartbeat, metrics, notices, stop),
         workplace=watch,
+        upkeep=SiteRetention(days, site.state, site.purge(), phases, clock_ms),
         audit=site.audit,
         metrics=metrics,
         status=AgentStatus(site.config.site.state, clock_ms),

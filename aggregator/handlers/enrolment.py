@@ -35,9 +35,16 @@ def token_hash(token: str) -> str:
 
 
 def count_sites(store: Store, metrics: AggregatorMetrics) -> None:
-    """Tells the metrics how many sites are in which state."""
+    """Tells the metrics how many sites are in which state, and how long their certificates hold."""
     with store.reading() as transaction:
-        metrics.sites(Counter(row.state for row in transaction.sites.list()))
+        sites = transaction.sites.list()
+        certificates = transaction.certificates.list_role("site")
+    active = {row.name for row in sites if row.state == "active"}
+    ends: dict[str, float] = {}
+    for one in certificates:
+        if one.name in active and one.revoked_at is None:
+            ends[one.name] = max(ends.get(one.name, 0.0), one.not_after / 1000)
+    metrics.sites(Counter(row.state for row in sites), ends)
 
 
 class EnrolmentHandler:
@@ -113,6 +120,7 @@ class EnrolmentHandler:
             transaction.audit.append(
                 caller.actor, "certificate.renew", f"site:{caller.name}", {"serial": row.serial}, now
             )
+        count_sites(self._store, self._metrics)
         self._log.info("certificate_renewed", site=caller.name, serial=row.serial)
         return pb.RenewResponse(certificate_pem=certificate)
 

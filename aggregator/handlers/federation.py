@@ -23,9 +23,9 @@ from aggregator.task_messages import task_message
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import ConflictError, IncompatibleError, NotFoundError, RejectedError, StateError
 from common.names import shown
-from common.transport.channel_options import PROTOCOL
 from common.transport.chunk_messages import UploadPart
 from common.transport.chunks import file_chunks
+from common.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL, agreed_protocol
 
 LONGEST_WAIT = 60.0  # seconds
 SOFTWARE = version("fedmap")
@@ -55,16 +55,17 @@ class FederationHandler:
         self._release_key_fingerprint = release_key_fingerprint
 
     def hello(self, caller: Caller, request: pb.HelloRequest) -> pb.HelloResponse:
-        if not request.oldest_protocol <= PROTOCOL <= request.newest_protocol:
+        agreed = agreed_protocol(request.oldest_protocol, request.newest_protocol)
+        if agreed is None:
             raise IncompatibleError(
                 f"the agent speaks protocol {request.oldest_protocol} to {request.newest_protocol}, "
-                f"the aggregator {PROTOCOL}",
+                f"the aggregator {OLDEST_PROTOCOL} to {PROTOCOL}",
                 hint="update the older side; an update keeps certificates and state",
             )
         self._liveness.version(caller.name, request.software_version)
         self._enrolment.remember_version(caller, request.software_version)
         return pb.HelloResponse(
-            protocol=PROTOCOL,
+            protocol=agreed,
             software_version=SOFTWARE,
             time_unix_ms=self._clock_ms(),
             tier=caller.tier,

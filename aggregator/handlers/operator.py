@@ -47,7 +47,7 @@ class Invitations:
 
 
 class OperatorHandler:
-    """OperatorService, but for the two calls that move files."""
+    """OperatorService, but for files, bundles and deletion."""
 
     def __init__(
         self,

@@ -61,6 +61,12 @@ class AuditRecords:
             yield from map(_entry, found)
             found = self._connection.execute(chosen.where(audit.c.seq > found[-1].seq)).all()
 
+    def last_about(self, subject: str) -> int | None:
+        """When the newest entry about a subject was made (unix ms)."""
+        return self._connection.execute(
+            select(func.max(audit.c.at_unix_ms)).where(audit.c.subject == subject)
+        ).scalar()
+
     def verify(self) -> AuditHead:
         """Checks the whole chain; IntegrityError names the first entry that was changed."""
         count = self._connection.execute(select(func.count()).select_from(audit)).scalar_one()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from common.digests import file_sha256, is_digest, sha256_hex
@@ -120,6 +121,43 @@ class BlobStore:
         writer.commit(path)
         self._make_room(path)
         return path
+
+    def quarantined(self, digest: str) -> Path:
+        """Where refused bytes of this digest are or were."""
+        return self._quarantine / self.path(digest).name
+
+    def unnamed(self, named: frozenset[str], before: float) -> dict[str, int]:
+        """Size by digest of blobs that no row names, written before that time (unix s): a crash left them."""
+        found = {}
+        try:
+            for path in self._kept.glob("*/*"):
+                if path.name not in named and is_digest(path.name) and path.stat().st_mtime < before:
+                    found[path.name] = path.stat().st_size
+        except OSError as error:
+            raise storage_error(error, self._kept) from error
+        return found
+
+    def size(self, path: Path) -> int | None:
+        """Bytes of a blob or of a file in quarantine; None where it is gone."""
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, path) from error
+
+    def delete(self, paths: Iterable[Path]) -> None:
+        """For who made sure, in a transaction that still holds, that no row names them."""
+        folders = set()
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise storage_error(error, path) from error
+            folders.add(path.parent)
+        for folder in folders:
+            if folder.is_dir():
+                sync_folder(folder)
 
     def verify(self, digest: str) -> None:
         """Reads a blob again; IntegrityError where the disk has changed it."""

@@ -1,7 +1,8 @@
 """Released bundles and their one-time download links in one transaction.
 
-A row that names a blob is refused unless the blob is on the disk. Nothing is ever deleted: a withdrawn bundle
-stays as evidence. What goes into a bundle, and who may have it, is decided elsewhere.
+A row that names a blob is refused unless the blob is on the disk. Rows are never deleted: a withdrawn bundle
+stays on the list, with its manifest, also when its file was deleted with the content of its study. What goes
+into a bundle, and who may have it, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -72,6 +73,22 @@ class BundleRecords:
                 f"no bundle is called {name}-{version}", hint="List the bundles, and check the spelling."
             )
         return changed.rowcount == 1
+
+    def forget_file(self, name: str, version: int) -> None:
+        """The row names no file any more. Only of a withdrawn bundle: nobody is to have that."""
+        changed = self._connection.execute(
+            update(bundles)
+            .where(
+                bundles.c.name == name,
+                bundles.c.version == version,
+                bundles.c.withdrawn_at.is_not(None),
+            )
+            .values(file_digest="")
+        )
+        if changed.rowcount == 0:
+            raise ConflictError(
+                f"{name}-{version} is not withdrawn, so its file stays", hint="Withdraw the bundle first."
+            )
 
 
 class LinkRecords:

@@ -109,6 +109,7 @@ def _sqlite_engine(database: Database, busy_seconds: float) -> Engine:
             )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten in the file
 
     def on_begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get(_WRITING, False)

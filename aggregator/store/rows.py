@@ -138,6 +138,18 @@ class LinkRow:
 
 
 @dataclass(frozen=True)
+class DeletionRow:
+    """The deletion of one study's content. It is begun with the rows, and finished after the last file."""
+
+    study: str
+    begun_at: int
+    actor: str
+    listing_json: str  # all that goes, by digest
+    certificate: str = ""  # the signed file; empty until all of it is gone
+    finished_at: int | None = None
+
+
+@dataclass(frozen=True)
 class AuditHead:
     """What a check of the audit log found: write the hash down elsewhere to notice a cut-off log."""
 

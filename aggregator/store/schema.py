@@ -46,14 +46,14 @@ def schema_status(url: str) -> SchemaStatus:
     engine = make_probe(database)
     try:
         with reading(engine, database) as connection:
-            return _compare(_revision(connection))
+            return _compare(revision_of(connection))
     finally:
         engine.dispose()
 
 
-def upgrade(connection: Connection, database: Database) -> SchemaStatus:
+def upgrade(connection: Connection, database: Database, to: str = "head") -> SchemaStatus:
     """Brings the tables up to date inside the caller's transaction; returns how they were found."""
-    status = _compare(_revision(connection))
+    status = _compare(revision_of(connection))
     if status.state == "newer":
         raise IncompatibleError(
             f"{database.place} was made by a newer version of this software (its revision is {status.found}, "
@@ -63,15 +63,22 @@ def upgrade(connection: Connection, database: Database) -> SchemaStatus:
     if status.state != "current":
         config = _config()
         config.attributes[CONNECTION] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
     return status
+
+
+def is_known(revision: str) -> bool:
+    """Whether this software can bring tables of that revision up to date."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return any(script.revision == revision for script in scripts)
 
 
 def _is_absent(path: Path) -> bool:
     return not path.exists() and path.parent.is_dir()
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """Of the tables that are there; None where there are none."""
     return MigrationContext.configure(
         connection, opts={"version_table": VERSION_TABLE}
     ).get_current_revision()

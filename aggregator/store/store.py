@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from .audit_records import AuditRecords
+from .blob_names import BlobNames
 from .blobs import BlobStore
 from .bundle_records import BundleRecords, LinkRecords
 from .database_errors import busy_error
 from .database_url import read_url
+from .deletion_records import DeletionRecords
 from .engine import make_engine, make_private_file, reading, writing
 from .identity_records import CertificateRecords, InvitationRecords, SiteRecords
 from .schema import SchemaStatus, upgrade
@@ -53,6 +55,8 @@ class Transaction:
         self.refusals = RefusalRecords(connection)
         self.bundles = BundleRecords(connection, blobs)
         self.links = LinkRecords(connection)
+        self.deletions = DeletionRecords(connection)
+        self.blob_names = BlobNames(connection)
         self.audit = AuditRecords(connection)
 
 

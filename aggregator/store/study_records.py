@@ -7,7 +7,7 @@ known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -121,6 +121,14 @@ class AnswerRecords:
         standing = _standing(map(_answer, self._connection.execute(_answers_to(study, task))))
         return tuple(standing[site] for site in sorted(standing))
 
+    def forget_tensors(self, study: str, tasks: Collection[str]) -> None:
+        """The answers to these tasks name no blob any more; what they said stays."""
+        self._connection.execute(
+            update(answers)
+            .where(answers.c.study == study, answers.c.task.in_(tasks), answers.c.status.in_(FINAL))
+            .values(tensors_digest="")
+        )
+
 
 class ResultRecords:
     """What the centre made of each closed step."""
@@ -154,6 +162,12 @@ class ResultRecords:
             select(results).where(results.c.study == study).order_by(results.c.seq)
         )
         return tuple(map(_result, found))
+
+    def forget_priors(self, study: str, tasks: Collection[str]) -> None:
+        """The results of these tasks name no prior any more; what else was kept of them stays."""
+        self._connection.execute(
+            update(results).where(results.c.study == study, results.c.task.in_(tasks)).values(prior_digest="")
+        )
 
 
 class RefusalRecords:

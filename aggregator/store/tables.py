@@ -168,6 +168,17 @@ download_links = Table(
     ForeignKeyConstraint(["name", "version"], ["bundles.name", "bundles.version"]),
 )
 
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("study", Text, ForeignKey("studies.name"), primary_key=True),
+    Column("begun_at", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("listing_json", Text, nullable=False),
+    Column("certificate", Text, nullable=False),
+    Column("finished_at", BigInteger),
+)
+
 audit = Table(
     "audit",
     metadata,

@@ -40,7 +40,8 @@ _PATTERNS = {
     r"^[a-z0-9][a-z0-9-]*$": "must be lower-case letters, digits and hyphens, such as uci-heart",
     r"^[a-z0-9][a-z0-9_-]{0,62}$": "must be at most 63 lower-case letters, digits, - and _",
 }
-_UNKNOWN_KEY = {"extra_forbidden", "unexpected_keyword_argument"}
+UNKNOWN_KEY = "unknown key"
+_UNEXPECTED = {"extra_forbidden", "unexpected_keyword_argument"}
 # Follows from another fault of the same section, which is reported on its own.
 _CONSEQUENCE = {"default_factory_not_called"}
 
@@ -67,7 +68,7 @@ def path_of(prefix: str, keys: Sequence[int | str]) -> str:
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """Says that a key is unknown, with the likeliest one that was meant."""
     near = difflib.get_close_matches(key, known, n=1)
-    return f"unknown key, did you mean `{near[0]}`?" if near else "unknown key"
+    return f"{UNKNOWN_KEY}, did you mean `{near[0]}`?" if near else UNKNOWN_KEY
 
 
 def faults_of(error: ValidationError, prefix: str, known: Sequence[str]) -> list[Fault]:
@@ -84,7 +85,7 @@ def faults_of(error: ValidationError, prefix: str, known: Sequence[str]) -> list
 
 def _text(detail: ErrorDetails, known: Sequence[str]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
-    if kind in _UNKNOWN_KEY:
+    if kind in _UNEXPECTED:
         return unknown_key(str(detail["loc"][-1]), known if len(detail["loc"]) == 1 else ())
     if kind in _PLAIN:
         return _PLAIN[kind]

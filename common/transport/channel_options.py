@@ -5,9 +5,6 @@ Certificates are not here: who is trusted is decided where a channel or a server
 
 from __future__ import annotations
 
-PROTOCOL = 1
-"""Version of the contract that this software speaks."""
-
 MIB = 1024 * 1024
 CHUNK = MIB - 1024
 """Bytes of tensors in one message; with its framing the message stays within 1 MiB."""

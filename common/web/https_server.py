@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from common.errors import ConfigError
+from common.listening import port_error
 from common.log import get_logger
 from common.telemetry import split_listen
 from common.web.connection import Connection, Limits
@@ -49,7 +50,7 @@ class HttpsServer:
         return self._port
 
     def start(self) -> None:
-        """Binds and serves; an address that cannot be used is a `ConfigError`."""
+        """Binds and serves; an address that cannot be used is a `PortError`."""
         listener = self._bind()
         self._port = int(listener.getsockname()[1])
         server = _Server(RequestGuard(self._app, self._limits.max_body), self._tls, self._limits)
@@ -81,12 +82,7 @@ class HttpsServer:
             family, _kind, _protocol, _name, address = found[0]
             return socket.create_server(address[:2], family=family, backlog=256)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ConfigError(
-                "HTTPS endpoint",
-                (f"cannot listen on {self._listen}: {reason}",),
-                hint="Choose another address and port, or end the program that uses this one.",
-            ) from error
+            raise port_error(self._listen, "the address of the HTTPS endpoint", error) from error
 
 
 class _Server(uvicorn.Server):

@@ -28,16 +28,20 @@ from aggregator.handlers.drop import DropHandler, Signing
 from aggregator.handlers.enrolment import EnrolmentHandler
 from aggregator.handlers.federation import FederationHandler
 from aggregator.handlers.operator import Invitations, OperatorHandler
+from aggregator.handlers.purge import PurgeHandler
 from aggregator.identity import Caller, IdentityResolver
 from aggregator.liveness import Liveness
 from aggregator.metrics import AggregatorMetrics
 from aggregator.polls import Poll
+from aggregator.purge import StudyPurge
 from aggregator.release_key import make_release_key, read_release_key
 from aggregator.service import StudyService
 from aggregator.store import BlobStore, Store
+from aggregator.study_metrics import StudyMetrics
 from aggregator.update_checks import GateLimits
 from aggregator.wiring import StoreRegister
 from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from common.durable_files import FolderLock
 from common.errors import FedmapError
 from common.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
 from common.transport.chunk_messages import UploadPart
@@ -123,6 +127,9 @@ class Centre:
         self.service = StudyService(
             self.store, desk, self.liveness, self.file_sites, self.metrics, self.clock, 16
         )
+        self.metrics.registry.register(
+            StudyMetrics(self.service.studies, self.liveness.presence, self.metrics.progress, self.clock)
+        )
         limits = GateLimits(max_tensor_bytes=1 << 20)
         self.intake = AnswerIntake(self.service, self.store, limits, self.metrics, self.clock)
         authority = self.authority if self.issues_certificates else None
@@ -166,6 +173,11 @@ class Centre:
             self.clock,
         )
         self.open_bundles()
+        lock = self.folder / "upkeep.lock"
+        self.purge = StudyPurge(
+            self.service, self.store, self.release_key, "localhost:8443", lambda: FolderLock(lock), self.clock
+        )
+        self.purges = PurgeHandler(self.purge)
         self.service.load()
 
     def open_bundles(self) -> None:

@@ -75,7 +75,7 @@ def test_a_second_init_changes_nothing_and_says_why(folder: Path) -> None:
 
 def test_init_without_an_address_or_a_file_asks_for_one(tmp_path: Path) -> None:
     done = aggregator(tmp_path, "init")
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert "--address" in done.stderr
     assert not (tmp_path / "state").exists()
 
@@ -85,7 +85,7 @@ def test_check_config_names_every_fault_at_once(tmp_path: Path) -> None:
         '[server]\nadress = "x:1"\nstate = "s"\n[log]\nlevel = "loud"\n[limit]\n'
     )
     done = aggregator(tmp_path, "check-config")
-    assert done.returncode == 1
+    assert done.returncode == 78
     for word in ("server.adress", "did you mean `address`", "log.level", "limit", "hint:"):
         assert word in done.stderr
     assert "Traceback" not in done.stderr
@@ -104,7 +104,7 @@ def test_the_configuration_is_found_through_the_environment(folder: Path) -> Non
 
 def test_an_error_in_json_mode_is_json_too(tmp_path: Path) -> None:
     done = aggregator(tmp_path, "check-config", "--json")
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert json.loads(done.stderr)["error"] == "config"
 
 
@@ -124,13 +124,13 @@ def test_doctor_passes_a_fresh_aggregator_and_exits_3_for_a_fault(folder: Path) 
 
 def test_an_operator_command_without_any_profile_says_what_to_give(tmp_path: Path) -> None:
     done = aggregator(tmp_path, "status")
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert "--profile" in done.stderr
 
 
 def test_an_aggregator_that_does_not_run_is_unreachable_with_a_hint(folder: Path) -> None:
     done = aggregator(folder, "status")
-    assert done.returncode == 1
+    assert done.returncode == 69
     assert "error (unreachable)" in done.stderr
     assert "hint:" in done.stderr
     assert "Traceback" not in done.stderr
@@ -203,3 +203,14 @@ def test_a_faulty_profile_is_named(tmp_path: Path, text: str, problem: str) -> N
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=problem):
         read_profile(path)
+
+
+def test_init_if_missing_makes_an_identity_once_and_never_another(tmp_path: Path) -> None:
+    first = aggregator(tmp_path, "init", "--address", "localhost:8443", "--if-missing", "--json")
+    assert json.loads(first.stdout)["made"] is True
+    before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
+    again = aggregator(tmp_path, "init", "--if-missing", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["made"] is False
+    assert "nothing was changed" in aggregator(tmp_path, "init", "--if-missing").stdout
+    assert {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before

@@ -176,7 +176,7 @@ def test_a_further_operator_works_from_elsewhere_until_revoked(served: Path, tmp
 
 def test_a_second_service_on_the_same_state_folder_is_refused(served: Path) -> None:
     done = aggregator(served, "serve")
-    assert done.returncode == 1
+    assert done.returncode == 74
     assert "error (storage)" in done.stderr
     assert "another process" in done.stderr
 
@@ -262,3 +262,35 @@ def test_serve_runs_until_sigterm_and_ends_with_0(tmp_path: Path) -> None:
         service.send_signal(signal.SIGTERM)
         service.communicate(timeout=60)
         assert service.returncode == 0
+
+
+def test_health_asks_the_running_aggregator_without_any_secret(served: Path) -> None:
+    (served / "state" / "pki" / "operator.toml").rename(served / "operator.toml")
+    try:
+        done = aggregator(served, "health")
+    finally:
+        (served / "operator.toml").rename(served / "state" / "pki" / "operator.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("healthy: ")
+
+
+def test_health_asks_readyz_where_metrics_are_on_and_fails_when_nobody_answers(tmp_path: Path) -> None:
+    path, port = tmp_path / "aggregator.toml", free_port()
+    path.write_text(
+        '[server]\naddress = "localhost:1"\nlisten = "127.0.0.1:0"\nstate = "state"\n'
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    initialise(read_config(path, AggregatorConfig), "admin", datetime.now(UTC))
+    with Aggregator(read_config(path, AggregatorConfig)):
+        assert "ready" in str(answered(tmp_path, "health")["message"])
+    done = aggregator(tmp_path, "health")
+    assert done.returncode == 1
+    assert "error (unreachable)" in done.stderr
+
+
+def test_health_of_an_aggregator_that_does_not_run_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    assert aggregator(tmp_path, "init", "--address", f"localhost:{free_port()}").returncode == 0
+    done = aggregator(tmp_path, "health")
+    assert done.returncode == 1
+    assert "error (unreachable)" in done.stderr
+    assert "hint: " in done.stderr

@@ -106,7 +106,7 @@ def test_a_port_of_the_downloads_that_is_taken_is_named(config_path: Path) -> No
         config_path.write_text(config_path.read_text() + f'[downloads]\nlisten = "{listen}"\n')
         check = only_failure(config_path)
     assert check.name == "downloads"
-    assert "cannot be bound" in check.finding
+    assert "another program uses this port" in check.finding
     (check,) = found(config_path, "downloads")
     assert check.status == "ok"
 

@@ -12,7 +12,7 @@ from aggregator.initialise import add_operator, initialise, load_authority, pki_
 from aggregator.operator_profile import read_profile
 from aggregator.server_identity import ServerIdentity
 from common.durable_files import write_durably
-from common.errors import ConfigError, ConflictError, RejectedError, StateError
+from common.errors import ConfigError, ConflictError, RejectedError, StateError, StorageError
 from common.pki import CertificateAuthority, Identity, certificate_facts, fits, key_pem, new_key, verify_chain
 from tests.aggregator.running import config_in
 
@@ -54,7 +54,7 @@ def test_an_interrupted_init_can_be_done_again(tmp_path: Path) -> None:
 
 
 def test_a_server_cannot_start_before_init(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="no identity"):
+    with pytest.raises(StorageError, match="no identity"):
         load_authority(config_in(tmp_path))
 
 

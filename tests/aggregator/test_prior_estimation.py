@@ -344,6 +344,16 @@ def test_a_process_that_cannot_do_its_work_is_an_error(
                 broken.submit(_round(BINARY, blobs)).result(LONGEST)
 
 
+def test_a_computation_that_hangs_is_ended_and_told(tmp_path: Path, blobs: BlobStore) -> None:
+    silent = (sys.executable, "-c", "import sys; [None for _ in sys.stdin]")
+    with EstimationWorker(tmp_path / "blobs", silent, longest_seconds=0.2) as hung:
+        with pytest.raises(TrainingError, match=r"no result in .* minutes, and was ended") as told:
+            hung.submit(_round(BINARY, blobs)).result(LONGEST)
+        assert "limits.estimation_minutes" in told.value.hint
+        with pytest.raises(TrainingError, match="was ended"):  # the next request starts another
+            hung.submit(_round(BINARY, blobs)).result(LONGEST)
+
+
 PARENT = """
 import sys
 from pathlib import Path

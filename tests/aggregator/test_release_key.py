@@ -12,7 +12,12 @@ import pytest
 from aggregator.config import AggregatorConfig
 from aggregator.doctor_identity import release_key
 from aggregator.initialise import initialise, pki_paths
-from aggregator.release_key import load_release_key, read_release_key, release_key_path
+from aggregator.release_key import (
+    is_open_to_others,
+    load_release_key,
+    read_release_key,
+    release_key_path,
+)
 from aggregator.state_layout import open_store
 from aggregator.store import BundleRow, Store
 from common.bundles.signing import new_release_key
@@ -118,3 +123,21 @@ def test_doctor_names_the_fingerprint_and_warns_of_a_missing_key(config: Aggrega
     (check,) = release_key(config)
     assert check.status == "warn"
     assert "backup" in check.next_step
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "account", "is_open"),
+    [
+        (0o600, 1000, 1000, False),
+        (0o640, 1000, 1000, True),
+        (0o440, 0, 65532, False),  # a secret as Kubernetes mounts it for one group
+        (0o460, 0, 65532, True),
+        (0o444, 0, 65532, True),
+        (0o440, 0, 0, True),
+        (0o440, 1000, 65532, True),
+    ],
+)
+def test_a_key_is_private_to_its_owner_or_as_roots_file_to_one_group(
+    mode: int, owner: int, account: int, is_open: bool
+) -> None:
+    assert is_open_to_others(mode, owner, account) == is_open

@@ -7,7 +7,7 @@ import pytest
 from aggregator.config import AggregatorConfig
 from aggregator.state_layout import database_url, make_store, open_store, state_lock
 from aggregator.store import schema_status
-from common.errors import ConfigError, StateError, StorageError
+from common.errors import ConfigError, StorageError
 from common.service_config import parse_config
 
 
@@ -36,7 +36,7 @@ def test_a_url_file_with_another_number_of_lines_is_refused_without_quoting_it(
 
 
 def test_a_store_before_init_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StorageError) as refused:
         make_store(config(tmp_path))
     assert "init" in refused.value.hint
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from common.errors import ConfigError
+from common.errors import ConfigError, PortError
 from common.telemetry import TelemetryServer, split_listen
 
 
@@ -84,12 +84,12 @@ def test_a_silent_peer_does_not_hold_up_others_or_the_end(server: TelemetryServe
         server.stop()
 
 
-def test_a_taken_port_is_a_config_error_with_a_hint() -> None:
+def test_a_taken_port_is_a_port_error_with_a_hint() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         server = TelemetryServer(f"127.0.0.1:{taken.getsockname()[1]}", CollectorRegistry(), lambda: None)
-        with pytest.raises(ConfigError, match="cannot listen") as caught:
+        with pytest.raises(PortError, match="another program uses this port") as caught:
             server.start()
     assert "[metrics]" in caught.value.hint
 

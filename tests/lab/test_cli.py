@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_written_to_is_said_before_anything_trains(
     (tmp_path / "file").write_text("")
     plan, data = tmp_path / "plan.toml", make_cohort(SITES)
     done = lab("simulate", "--plan", plan, "--data", data, "--out", tmp_path / "file" / "out")
-    assert done.returncode == 1
+    assert done.returncode == 74
     assert "hint:" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -73,7 +73,7 @@ def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 def prepare_hospital(folder: Path, site: str, data: Path, filled: dict[str, str], joining: Path) -> None:
     """All of the hospital's commands but the last, which keeps running."""
-    enrol, *checks, approve, _ = readme_commands("fedmap-site")
+    enrol, *checks, approve, rehearse, _ = readme_commands("fedmap-site")
     shutil.copy(joining, folder / "joining.pem")
     for name, value in filled.items():
         enrol = enrol.replace(name, value)
@@ -86,6 +86,8 @@ def prepare_hospital(folder: Path, site: str, data: Path, filled: dict[str, str]
     for check in checks:
         run(folder, check)
     run(folder, approve)
+    if site == FIRST:
+        assert "Nothing was sent" in run(folder, rehearse)
 
 
 def test_the_readmes_federation_runs_as_written(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from common.errors import (
 from common.pki import fits
 from site_agent import local_trainer, outbox, workplace
 from site_agent.agent import Backoff
-from site_agent.agent_status import read_status
+from site_agent.agent_status import read_status, trouble_of
 from site_agent.identity_files import read_identity, write_identity
 from tests.site_agent.federation_double import AggregatorDouble, now
 from tests.site_agent.running_agent import AgentSite
@@ -180,8 +180,10 @@ def test_an_aggregator_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with site.running():
         site.wait_for_notice("refuse")
         assert read_status(site.config.site.state).condition == "waiting"  # type: ignore[union-attr]
+        assert "refuse" in str(trouble_of(site.config.site.state))
         double.start()
         double.wait_for(lambda: double.polls)
+        assert trouble_of(site.config.site.state) is None
         double.stop()
     assert read_status(site.config.site.state).condition == "stopped"  # type: ignore[union-attr]
 

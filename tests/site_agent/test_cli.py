@@ -113,6 +113,24 @@ def test_a_site_enrols_with_joining_file_token_and_fingerprint(
     assert command(*arguments, "--again", "--json").json["site"] == "a"
 
 
+def test_enrol_if_missing_asks_for_a_certificate_once(
+    command: Command, tmp_path: Path, aggregator: AggregatorDouble
+) -> None:
+    joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
+    (tmp_path / "site.toml").write_text(
+        f'[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "{aggregator.address}"\n'
+    )
+    fingerprint = aggregator.authority.ca.fingerprint
+    arguments = ("enrol", "--if-missing", "--joining", str(joining), "--ca-fingerprint", fingerprint)
+    first = command(*arguments, "--token", "t", "--json")
+    assert first.json["made"] is True
+    before = read_identity(tmp_path / "state")
+    assert command(*arguments, "--token", "spent", "--json").json["made"] is False
+    assert "nothing was changed" in command(*arguments).out
+    assert read_identity(tmp_path / "state") == before
+    assert aggregator.certificates_issued == 1
+
+
 def test_enrol_writes_a_first_configuration_where_there_is_none(
     command: Command, tmp_path: Path, aggregator: AggregatorDouble
 ) -> None:

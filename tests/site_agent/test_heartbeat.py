@@ -9,13 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from prometheus_client import generate_latest
 
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import UnreachableError
 from common.log import configure
 from site_agent.heartbeat import Heartbeat
-from site_agent.metrics import SiteMetrics
 
 INSTANCE = pb.AgentInstance(id="one", start=1)
 SECONDS = 30.0
@@ -96,28 +94,3 @@ def test_a_sign_that_cannot_be_sent_is_dropped_and_the_next_one_follows(
     heartbeat.report("toy", "round-1", "training")
     aggregator.wait_for(3)
     assert "heartbeat_not_taken" in log.getvalue()
-
-
-def test_the_figures_have_the_names_that_dashboards_ask_for() -> None:
-    metrics = SiteMetrics()
-    metrics.received.inc(10)
-    metrics.sent.inc(20)
-    metrics.tasks.labels("fit", "answered").inc()
-    metrics.certificate_ends.set(5)
-    metrics.connected.set(1)
-    metrics.show_outbox({"waiting_review": 2})
-    metrics.show_outbox({"released": 1})
-    with metrics.timed("work"):
-        pass
-    text = generate_latest(metrics.registry).decode()
-    for line in (
-        "fedmap_site_received_bytes_total 10.0",
-        "fedmap_site_sent_bytes_total 20.0",
-        'fedmap_site_tasks_total{kind="fit",outcome="answered"} 1.0',
-        'fedmap_site_stage_seconds_total{stage="work"}',
-        'fedmap_site_outbox_items{state="released"} 1.0',
-        "fedmap_site_certificate_end_seconds 5.0",
-        "fedmap_site_connected 1.0",
-    ):
-        assert line in text
-    assert "waiting_review" not in text

@@ -390,6 +390,7 @@ class StudyStatus(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     QUORUM_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    PURGED_UNIX_MS_FIELD_NUMBER: _builtins.int
     study: _builtins.str
     title: _builtins.str
     phase: _builtins.str
@@ -410,6 +411,8 @@ class StudyStatus(_message.Message):
     metric: _builtins.str
     """the plan's"""
     quorum: _builtins.int
+    purged_unix_ms: _builtins.int
+    """when its content was deleted; 0: it was not"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """sorted by site"""
@@ -448,10 +451,11 @@ class StudyStatus(_message.Message):
         scores: _abc.Iterable[Global___SiteScore] | None = ...,
         quorum: _builtins.int = ...,
         refusals: _abc.Iterable[Global___Refusal] | None = ...,
+        purged_unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computing", b"computing", "deadline_unix_ms", b"deadline_unix_ms", "history", b"history", "members", b"members", "metric", b"metric", "opened_unix_ms", b"opened_unix_ms", "paused", b"paused", "phase", b"phase", "prior_digest", b"prior_digest", "quorum", b"quorum", "refusals", b"refusals", "round", b"round", "rounds", b"rounds", "scores", b"scores", "study", b"study", "task_id", b"task_id", "terms_digest", b"terms_digest", "title", b"title", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computing", b"computing", "deadline_unix_ms", b"deadline_unix_ms", "history", b"history", "members", b"members", "metric", b"metric", "opened_unix_ms", b"opened_unix_ms", "paused", b"paused", "phase", b"phase", "prior_digest", b"prior_digest", "purged_unix_ms", b"purged_unix_ms", "quorum", b"quorum", "refusals", b"refusals", "round", b"round", "rounds", b"rounds", "scores", b"scores", "study", b"study", "task_id", b"task_id", "terms_digest", b"terms_digest", "title", b"title", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1098,3 +1102,125 @@ class DownloadBundleResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DownloadBundleResponse: _TypeAlias = DownloadBundleResponse  # noqa: Y015
+
+@_typing.final
+class PurgeStudyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    WITH_BUNDLES_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    with_bundles: _builtins.bool
+    """also the files of its bundles, all of which must be withdrawn"""
+    dry_run: _builtins.bool
+    """count, and delete nothing"""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        with_bundles: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "study", b"study", "with_bundles", b"with_bundles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeStudyRequest: _TypeAlias = PurgeStudyRequest  # noqa: Y015
+
+@_typing.final
+class PurgeStudyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    BUNDLES_KEPT_FIELD_NUMBER: _builtins.int
+    BUNDLES_DELETED_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    FINISHED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    answers: _builtins.int
+    """of sites, refused ones included"""
+    results: _builtins.int
+    """of steps"""
+    refusals: _builtins.int
+    files: _builtins.int
+    """parameters and priors that nothing else needs, and what was in quarantine"""
+    bytes: _builtins.int
+    """of those files"""
+    done: _builtins.bool
+    """false: a dry run"""
+    finished_unix_ms: _builtins.int
+    """0: not done"""
+    @_builtins.property
+    def bundles_kept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """file names"""
+
+    @_builtins.property
+    def bundles_deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        answers: _builtins.int = ...,
+        results: _builtins.int = ...,
+        refusals: _builtins.int = ...,
+        files: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        bundles_kept: _abc.Iterable[_builtins.str] | None = ...,
+        bundles_deleted: _abc.Iterable[_builtins.str] | None = ...,
+        done: _builtins.bool = ...,
+        finished_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "bundles_deleted", b"bundles_deleted", "bundles_kept", b"bundles_kept", "bytes", b"bytes", "done", b"done", "files", b"files", "finished_unix_ms", b"finished_unix_ms", "refusals", b"refusals", "results", b"results", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeStudyResponse: _TypeAlias = PurgeStudyResponse  # noqa: Y015
+
+@_typing.final
+class FetchDeletionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchDeletionRequest: _TypeAlias = FetchDeletionRequest  # noqa: Y015
+
+@_typing.final
+class FetchDeletionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """at most 1 MiB"""
+    def __init__(
+        self,
+        *,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchDeletionResponse: _TypeAlias = FetchDeletionResponse  # noqa: Y015

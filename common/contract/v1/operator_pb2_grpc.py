@@ -104,6 +104,16 @@ class OperatorServiceStub:
                 request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.SerializeToString,
                 response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.FromString,
                 _registered_method=True)
+        self.PurgeStudy = channel.unary_unary(
+                '/fedmap.v1.OperatorService/PurgeStudy',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyResponse.FromString,
+                _registered_method=True)
+        self.FetchDeletion = channel.unary_stream(
+                '/fedmap.v1.OperatorService/FetchDeletion',
+                request_serializer=common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionRequest.SerializeToString,
+                response_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -217,6 +227,24 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeStudy(self, request, context):
+        """Delete what the sites sent and what was computed in a study that has ended; dry_run only counts it. The
+        audit log and released bundles stay. Repeating it finishes what was interrupted, and changes nothing after
+        that. Errors: not_found, state (the study has not ended; with_bundles and one is not withdrawn), storage (a
+        backup is under way).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchDeletion(self, request, context):
+        """The signed certificate of a study's deletion in chunks of at most 1 MiB. Errors: not_found, state (nothing
+        of the study was deleted).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -289,6 +317,16 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.DownloadBundle,
                     request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.FromString,
                     response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.SerializeToString,
+            ),
+            'PurgeStudy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeStudy,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyResponse.SerializeToString,
+            ),
+            'FetchDeletion': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchDeletion,
+                    request_deserializer=common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionRequest.FromString,
+                    response_serializer=common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -669,6 +707,60 @@ class OperatorService:
             '/fedmap.v1.OperatorService/DownloadBundle',
             common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleRequest.SerializeToString,
             common_dot_contract_dot_v1_dot_operator__pb2.DownloadBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeStudy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/PurgeStudy',
+            common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.PurgeStudyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchDeletion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fedmap.v1.OperatorService/FetchDeletion',
+            common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionRequest.SerializeToString,
+            common_dot_contract_dot_v1_dot_operator__pb2.FetchDeletionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -80,6 +80,16 @@ class OperatorServiceStub:
     """
     DownloadBundle: _grpc.UnaryStreamMultiCallable[_operator_pb2.DownloadBundleRequest, _operator_pb2.DownloadBundleResponse]
     """The bytes of a bundle in chunks of at most 1 MiB; a withdrawn one too, as evidence. Errors: not_found."""
+    PurgeStudy: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PurgeStudyRequest, _operator_pb2.PurgeStudyResponse]
+    """Delete what the sites sent and what was computed in a study that has ended; dry_run only counts it. The
+    audit log and released bundles stay. Repeating it finishes what was interrupted, and changes nothing after
+    that. Errors: not_found, state (the study has not ended; with_bundles and one is not withdrawn), storage (a
+    backup is under way).
+    """
+    FetchDeletion: _grpc.UnaryStreamMultiCallable[_operator_pb2.FetchDeletionRequest, _operator_pb2.FetchDeletionResponse]
+    """The signed certificate of a study's deletion in chunks of at most 1 MiB. Errors: not_found, state (nothing
+    of the study was deleted).
+    """
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -131,6 +141,16 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """
     DownloadBundle: _aio.UnaryStreamMultiCallable[_operator_pb2.DownloadBundleRequest, _operator_pb2.DownloadBundleResponse]  # type: ignore[assignment]
     """The bytes of a bundle in chunks of at most 1 MiB; a withdrawn one too, as evidence. Errors: not_found."""
+    PurgeStudy: _aio.UnaryUnaryMultiCallable[_operator_pb2.PurgeStudyRequest, _operator_pb2.PurgeStudyResponse]  # type: ignore[assignment]
+    """Delete what the sites sent and what was computed in a study that has ended; dry_run only counts it. The
+    audit log and released bundles stay. Repeating it finishes what was interrupted, and changes nothing after
+    that. Errors: not_found, state (the study has not ended; with_bundles and one is not withdrawn), storage (a
+    backup is under way).
+    """
+    FetchDeletion: _aio.UnaryStreamMultiCallable[_operator_pb2.FetchDeletionRequest, _operator_pb2.FetchDeletionResponse]  # type: ignore[assignment]
+    """The signed certificate of a study's deletion in chunks of at most 1 MiB. Errors: not_found, state (nothing
+    of the study was deleted).
+    """
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -263,5 +283,27 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_operator_pb2.DownloadBundleResponse], _abc.AsyncIterator[_operator_pb2.DownloadBundleResponse]]:
         """The bytes of a bundle in chunks of at most 1 MiB; a withdrawn one too, as evidence. Errors: not_found."""
+
+    @_abc_1.abstractmethod
+    def PurgeStudy(
+        self,
+        request: _operator_pb2.PurgeStudyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.PurgeStudyResponse, _abc.Awaitable[_operator_pb2.PurgeStudyResponse]]:
+        """Delete what the sites sent and what was computed in a study that has ended; dry_run only counts it. The
+        audit log and released bundles stay. Repeating it finishes what was interrupted, and changes nothing after
+        that. Errors: not_found, state (the study has not ended; with_bundles and one is not withdrawn), storage (a
+        backup is under way).
+        """
+
+    @_abc_1.abstractmethod
+    def FetchDeletion(
+        self,
+        request: _operator_pb2.FetchDeletionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.FetchDeletionResponse], _abc.AsyncIterator[_operator_pb2.FetchDeletionResponse]]:
+        """The signed certificate of a study's deletion in chunks of at most 1 MiB. Errors: not_found, state (nothing
+        of the study was deleted).
+        """
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

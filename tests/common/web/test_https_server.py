@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from common.errors import ConfigError, StorageError
+from common.errors import ConfigError, PortError, StorageError
 from common.pki import Identity, load_key
 from common.web.https_server import HttpsServer
 from tests.common.web.serving import SECONDS, Federation, ask, serving
@@ -194,7 +194,7 @@ def test_an_address_in_use_or_of_another_machine_is_a_plain_error(
     server: HttpsServer, federation: Federation
 ) -> None:
     for listen in (f"127.0.0.1:{server.port}", "192.0.2.1:0", "no-such-host.invalid:0"):
-        with pytest.raises(ConfigError, match="cannot listen on"):
+        with pytest.raises(PortError, match="cannot listen on"):
             HttpsServer(listen, APP, federation.server_pair).start()
 
 

@@ -1,0 +1,180 @@
+"""A backup put back: into an empty state folder and an empty database, or not at all.
+
+(1) the whole archive is verified before anything is touched; (2) the place must be empty; (3) a mark says
+that a restore is under way, and no service starts while it is there; (4) files and rows go in, each digested
+again; (5) the audit log gets its entry with the rows, and the mark goes last. After a kill the same command
+clears what the mark stands for, and begins again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from aggregator.backup_archive import (
+    CONFIG,
+    DATABASE,
+    MANIFEST,
+    STATE,
+    BackupManifest,
+    Member,
+    archive_digest,
+    members,
+    verify_archive,
+)
+from aggregator.config import NO_CONFIG, AggregatorConfig
+from aggregator.state_layout import database_url, restoring_mark
+from aggregator.store import BlobStore, Store, read_url
+from aggregator.store.audit_records import AuditRecords
+from aggregator.store.portable import check_empty, check_revision, load
+from common.durable_files import (
+    DurableWriter,
+    FolderLock,
+    make_folder,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
+from common.errors import ConfigError, ConflictError, IntegrityError
+from common.fault_points import reach
+from common.service_config import parse_config, read_config
+
+_ACTOR = "local"
+_LOCKS = frozenset({"lock", "upkeep.lock"})
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was put back, and where."""
+
+    config: AggregatorConfig
+    config_written: bool
+    manifest: BackupManifest
+
+
+def check_backup(path: Path) -> BackupManifest:
+    """Step 1 alone: the archive is whole, and of a version that this software understands."""
+    manifest = verify_archive(path)
+    check_revision(manifest.schema_revision)
+    return manifest
+
+
+def restore_backup(path: Path, config_file: Path, now: datetime) -> Restored:
+    """Put a backup back where the configuration says; without one, that of the backup is put there first."""
+    manifest = check_backup(path)  # (1)
+    written = not config_file.exists()
+    config = _config(path, config_file, manifest)
+    state = config.server.state
+    make_folder(state)
+    with FolderLock(state / "lock"):
+        _make_room(config)  # (2)
+        if written:
+            write_durably(config_file, _config_text(path), mode=0o644)
+        write_durably(restoring_mark(state), b"A restore is under way, or was interrupted.\n")  # (3)
+        _fill(path, config, manifest, now)  # (4)
+        try:
+            state.chmod(0o700)
+            restoring_mark(state).unlink()  # (5)
+            sync_folder(state)
+        except OSError as error:
+            raise storage_error(error, state) from error
+    return Restored(config, written, manifest)
+
+
+def _config(path: Path, config_file: Path, manifest: BackupManifest) -> AggregatorConfig:
+    if config_file.exists():
+        return read_config(config_file, AggregatorConfig)
+    if CONFIG not in manifest.files:
+        raise ConfigError(
+            str(config_file), ("there is no such file, and the backup holds none",), hint=NO_CONFIG
+        )
+    text = _config_text(path).decode("utf-8", "replace")
+    return parse_config(text, f"{CONFIG} of the backup", config_file.absolute().parent, AggregatorConfig)
+
+
+def _config_text(path: Path) -> bytes:
+    with members(path) as archive:
+        for member in archive:
+            if member.name == CONFIG:
+                return b"".join(member.pieces())
+    raise IntegrityError(f"{path.name} holds no configuration", hint="Give --config a file that exists.")
+
+
+def _make_room(config: AggregatorConfig) -> None:
+    """An empty state folder and database; what an interrupted restore left is cleared."""
+    state = config.server.state
+    try:
+        found = sorted(entry.name for entry in state.iterdir() if entry.name not in _LOCKS)
+        if restoring_mark(state).name in found:
+            for name in found:
+                entry = state / name
+                if name != restoring_mark(state).name:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        elif found:
+            raise ConflictError(
+                f"{state} is not empty: it holds {', '.join(found[:3])}",
+                hint="Restore into a new state folder (server.state). Nothing is ever restored over another "
+                "aggregator: move its folder away first, if it is the broken one.",
+            )
+    except OSError as error:
+        raise storage_error(error, state) from error
+    check_empty(database_url(config))
+
+
+def _fill(path: Path, config: AggregatorConfig, manifest: BackupManifest, now: datetime) -> None:
+    url, digest = database_url(config), archive_digest(path)
+
+    def note(audit: AuditRecords) -> None:
+        detail = {"sha256": digest, "made": str(manifest.made_unix_ms), "head": manifest.audit_head}
+        audit.append(_ACTOR, "backup.restore", path.name, detail, int(now.timestamp() * 1000))
+
+    with members(path) as archive:
+        for member in archive:
+            if member.name == DATABASE and manifest.schema_revision:
+                load(url, manifest.schema_revision, manifest.tables, _whole(member, manifest), note)
+                reach("aggregator.restored_rows")
+            elif member.name.startswith(STATE):
+                _put(member, config.server.state / member.name.removeprefix(STATE), manifest)
+            elif member.name not in (DATABASE, CONFIG, MANIFEST):
+                raise _changed(member)
+    if manifest.schema_revision:
+        store = Store(url, BlobStore(config.server.state / "blobs"))
+        try:
+            store.prepare()
+        finally:
+            store.close()
+    if read_url(url).is_sqlite and read_url(url).file.exists():
+        os.chmod(read_url(url).file, 0o600)
+
+
+def _put(member: Member, target: Path, manifest: BackupManifest) -> None:
+    make_folder(target.parent)
+    with DurableWriter(target.parent, mode=manifest.files[member.name].mode) as writer:
+        for piece in member.pieces():
+            writer.write(piece)
+        _check(member, manifest)
+        writer.commit(target)
+
+
+def _whole(member: Member, manifest: BackupManifest) -> Iterator[bytes]:
+    """The lines; an error at their end, inside the transaction that takes them, if they have changed."""
+    yield from member.lines()
+    _check(member, manifest)
+
+
+def _check(member: Member, manifest: BackupManifest) -> None:
+    """Between the first look and this one the file may have been exchanged."""
+    entry = manifest.files.get(member.name)
+    if entry is None or (entry.size, entry.sha256) != (member.size, member.digest):
+        raise _changed(member)
+
+
+def _changed(member: Member) -> IntegrityError:
+    return IntegrityError(
+        f"{member.name} has changed while the backup was read",
+        hint="Copy the backup to a disk that nobody else writes to, and restore it again.",
+    )

@@ -1,0 +1,103 @@
+"""What deploy/monitoring holds, read for tests: expressions, names, panels; and the metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from aggregator.liveness import Presence
+from aggregator.metrics import PREFIX as AGGREGATOR
+from aggregator.metrics import AggregatorMetrics, Progress
+from aggregator.study_metrics import StudyMetrics
+from common.gauges import DiskSpace
+from site_agent.metrics import PREFIX as SITE
+from site_agent.metrics import SiteMetrics
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "deploy" / "monitoring"
+DASHBOARD = MONITORING / "grafana" / "dashboards" / "fedmap.json"
+_METRIC = re.compile(r"\bfedmap_[a-z_]+")
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One rule of alerts.yml."""
+
+    name: str
+    expression: str
+    severity: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression of the dashboard, as Prometheus gets it."""
+
+    panel: str
+    expression: str
+
+
+def program(name: str) -> str:
+    """The path of a real tool, or the test is skipped with what is missing."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: apt-get install prometheus")
+    return found
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def alerts() -> tuple[Alert, ...]:
+    groups = read_yaml(MONITORING / "alerts.yml")["groups"]
+    return tuple(
+        Alert(rule["alert"], rule["expr"], rule["labels"]["severity"])
+        for group in groups
+        for rule in group["rules"]
+    )
+
+
+def dashboard() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return read
+
+
+def queries() -> Iterator[Query]:
+    """Of every panel, with all studies chosen."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            filled = target["expr"].replace("$study", ".*").replace("$__rate_interval", "1m")
+            yield Query(panel["title"], filled)
+
+
+def used_metrics(expressions: Iterable[str]) -> set[str]:
+    return {name for expression in expressions for name in _METRIC.findall(expression)}
+
+
+def existing_metrics() -> dict[str, str]:
+    """Names as they are written in a query, with their help: all that both services can show."""
+    centre, site = AggregatorMetrics(), SiteMetrics()
+    centre.registry.register(
+        StudyMetrics(lambda: (), lambda _: Presence(heard_at=0), lambda _: Progress(), lambda: 0)
+    )
+    centre.registry.register(DiskSpace(AGGREGATOR, ROOT))
+    site.registry.register(DiskSpace(SITE, ROOT))
+    return _names(centre.registry) | _names(site.registry)
+
+
+def _names(registry: CollectorRegistry) -> dict[str, str]:
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    return {
+        family.name + suffix: family.documentation
+        for family in registry.collect()
+        for suffix in suffixes.get(family.type, ("",))
+    }
