@@ -59,8 +59,8 @@ def bill_of_image(subject: Subject, image: SavedImage) -> str:
     """Of the image: Debian's packages and the Python distributions in it."""
     release = release_of(image.files)
     debian = [_debian_component(package, release) for package in debian_packages(image.files)]
-    python = {
-        found.name: _python_component(found)
+    python = {  # by version too: some distributions carry others inside
+        (found.name, found.version): _python_component(found)
         for path, text in sorted(image.files.items())
         if path.endswith(".dist-info/METADATA")
         for found in (parse_metadata(text, path),)

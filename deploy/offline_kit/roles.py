@@ -36,9 +36,12 @@ SITE = Role(
             "deploy/site_agent/policy.toml": "config/policy.toml",
             "deploy/site_agent/docker-compose.yml": "compose/docker-compose.yml",
             "deploy/site_agent/fedmap-site.service": "systemd/fedmap-site.service",
+            "docs/assurance.md": "docs/assurance.md",
             "docs/clinic.md": "docs/clinic.md",
             "docs/errors.md": "docs/errors.md",
+            "docs/hospital-it.md": "docs/hospital-it.md",
             "docs/operator.md": "docs/operator.md",
+            "docs/security.md": "docs/security.md",
         }
     ),
 )

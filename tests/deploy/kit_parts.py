@@ -131,6 +131,8 @@ def usual_layers() -> tuple[bytes, bytes]:
         "usr/lib/python3/dist-packages/.wh.pip-23.0.dist-info": "",
         f"{site}/.wh..wh..opq": "",
         f"{site}/fedmap-0.1.0.dist-info/METADATA": "Name: fedmap\nVersion: 0.1.0\n\n",
+        f"{site}/part-2.0.dist-info/METADATA": "Name: part\nVersion: 2.0\n\n",
+        f"{site}/tools/_vendor/part-1.0.dist-info/METADATA": "Name: part\nVersion: 1.0\n\n",
     }
     return layer(below), layer(above)
 

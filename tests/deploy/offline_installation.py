@@ -25,6 +25,8 @@ ARCHIVE = Path(os.environ["FEDMAP_KIT"]).resolve()
 KIT = ARCHIVE.name.removesuffix(".tar")
 INTERFACES = "cat /proc/net/dev"
 HARDENED = "--network none --read-only --user 12345 --cap-drop ALL --security-opt no-new-privileges"
+NOT_YET_THERE = {"data", "identity", "state folder"}
+"""What `doctor` misses at a site that has neither patients' files nor an invitation."""
 PLAIN_PYTHON = (1, 3)
 CONTAINERS = (1, 2)
 """Sections of INSTALL.md."""
@@ -92,9 +94,12 @@ def follow(machine: LoopbackOnly, sections: tuple[int, ...], *more: str) -> dict
     outcomes = machine.run(commands, timeout=1800)
     took = time.monotonic() - started
     for done in outcomes:
-        expected = (3, ["data", "identity"]) if _is_a_sites_doctor(done) else (0, [])
-        failed = re.findall(r"^fail +(.*?):", done.out, re.MULTILINE)
-        assert (done.code, failed) == expected, f"{done.command}\n{done.out}\n{done.err}"
+        failed = set(re.findall(r"^fail +(.*?):", done.out, re.MULTILINE))
+        if _is_a_sites_doctor(done):
+            as_said = done.code == 3 and "data" in failed and failed <= NOT_YET_THERE
+        else:
+            as_said = done.code == 0 and not failed
+        assert as_said, f"{done.command}\n{done.out}\n{done.err}"
     assert re.findall(r"^ *(\w+):", outcomes[0].out, re.MULTILINE) == ["lo"]
     size = ARCHIVE.stat().st_size / 1e6
     os.write(1, f"\n{KIT}: {size:.0f} MB; installed and used in {took:.0f} s\n".encode())

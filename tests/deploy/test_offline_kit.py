@@ -193,6 +193,8 @@ def test_the_bill_of_the_image_leaves_out_what_a_later_layer_took_away(kit: Path
     assert parts.keys() == {
         "pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12",
         "pkg:pypi/fedmap@0.1.0",
+        "pkg:pypi/part@1.0",
+        "pkg:pypi/part@2.0",
     }
     licences = parts["pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12"]["licenses"]
     assert {entry["license"].get("id") or entry["license"]["name"] for entry in licences} == {
