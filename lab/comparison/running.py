@@ -82,7 +82,7 @@ def _do(
     crashes: list[Crash],
 ) -> dict[str, list[JobResult]]:
     """Results by method, in the order of the jobs; what has a record is not done again."""
-    found = {job.key: result for job in jobs if (result := records.find(job)) is not None}
+    found = {job.key: before for job in jobs if (before := records.find(job)) is not None}
     missing = [job for job in jobs if job.key not in found]
     on_job(label, len(found), len(jobs))
     workplace = Workplace(request.plan, request.data, request.engine)

@@ -18,7 +18,7 @@ from lab.comparison.jobs import Job, JobResult, run_job
 from lab.comparison.records import comparison_folder
 from lab.comparison.request import Request, choose_methods, identity_of
 from lab.comparison.running import _best, compare
-from lab.comparison.trials import TUNING_SEED, apply, draw_trials
+from lab.comparison.trials import TUNING_SEED, Setting, apply, draw_trials
 from lab.comparison.workers import Crash, Workplace, run_jobs
 from lab.engines import VectorisedEngine
 from lab.federation import Federation, load_federation
@@ -75,7 +75,7 @@ def test_a_trial_never_looks_at_test_rows(federation: Federation) -> None:
 
 
 def test_the_trial_with_the_best_validation_figure_is_chosen(binary_plan: StudyPlan, tmp_path: Path) -> None:
-    settings = ({}, {"mu": 1.0}, {"mu": 2.0})
+    settings: tuple[Setting, ...] = ({}, {"mu": 1.0}, {"mu": 2.0})
     trials = [
         JobResult(
             job=Job(kind="trial", method="fedprox", seed=0, trial=i, setting=settings[i], rounds=1),

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from common.algorithm.aggregation import SiteParameters
-from common.algorithm.local_fit import Model
 from common.evaluation import outputs
 from common.plan import StudyPlan
 from lab.engines import Engine, LoopEngine, VectorisedEngine
@@ -148,9 +147,6 @@ def test_both_engines_predict_the_same(binary_plan: StudyPlan, make_cohort: Make
         found.append((trained.model or federation.model, {**trained.personal, **clinic}))
     (model, one), (_, other) = found
     for site in federation.sites:
-        predicted = [_predicted(model, models[site.name], site.data.test.features) for models in (one, other)]
-        assert torch.allclose(*predicted, atol=5e-3)
-
-
-def _predicted(model: Model, parameters: SiteParameters, features: torch.Tensor) -> torch.Tensor:
-    return outputs(model, parameters, features)
+        features = site.data.test.features
+        loop, vectorised = (outputs(model, models[site.name], features) for models in (one, other))
+        assert torch.allclose(loop, vectorised, atol=5e-3)
