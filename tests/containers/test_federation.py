@@ -101,8 +101,8 @@ class Federation:
     @cached_property
     def results(self) -> Path:
         """A copy of what the last service leaves."""
-        self.engine.run("cp", f"{self.container('results')}:/var/lib/fedmap", self.out / "results")
-        return self.out / "results"
+        self.engine.run("cp", f"{self.container('results')}:/var/lib/fedmap/.", self.out)
+        return self.out
 
 
 @pytest.fixture(scope="module")
