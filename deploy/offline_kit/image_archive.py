@@ -58,7 +58,7 @@ def save_image(engine: str, reference: str, path: Path) -> None:
 
 
 def compress(source: Path, target: Path) -> None:
-    """gzip without a time or a name: the same bytes every time. Both engines load it as it is."""
+    """gzip without a time or a name: the same bytes every time. `gzip -dc` and a pipe to `load` undo it."""
     with (
         source.open("rb") as plain,
         target.open("wb") as raw,

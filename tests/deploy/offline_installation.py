@@ -136,7 +136,9 @@ def test_the_kit_installs_into_an_empty_container_store_and_works(
     use = predictions(tmp_path / "data", "/data", "/var/lib/fedmap/box.csv")
     mounts = f"--volume {tmp_path}/data:/data:ro --volume {tmp_path}/volume:/var/lib/fedmap"
     image = FACTS["image"]["reference"]
-    start = f"podman run --rm {HARDENED} {mounts} --env XDG_DATA_HOME=/var/lib/fedmap"
+    start = (
+        f"podman run --rm {HARDENED} {mounts} --env XDG_DATA_HOME=/var/lib/fedmap --env FEDMAP_SITE_CONFIG="
+    )
     more = [f"{start} {image} {line}" for line in use]
     done = follow(machine, CONTAINERS, without_other_services(f"{start} --entrypoint python {image}"), *more)
     (inspected,) = [outcome for outcome in done.values() if "image inspect" in outcome.command]
