@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from common.errors import DataError, FedmapError
 from common.plan import StudyPlan, parse_plan
@@ -148,15 +147,12 @@ def test_a_job_whose_process_dies_is_a_crash_and_the_next_one_is_done(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_comparison_leaves_no_process_and_resumes_where_it_was(
-    make_cohort: MakeCohort, tmp_path: Path, how: signal.Signals
-) -> None:
-    (tmp_path / "plan.toml").write_text(SMALL)
-    out = tmp_path / "out"
+def stopped_after_one_job(folder: Path, data: Path, how: signal.Signals, code: int) -> None:
+    """Start a comparison and stop it once one of its six jobs is done."""
+    (folder / "plan.toml").write_text(SMALL)
     command = [
-        *(sys.executable, "-m", "lab.cli", "compare", "--plan", str(tmp_path / "plan.toml")),
-        *("--data", str(make_cohort(SITES)), "--out", str(out), "--methods", "fedavg,fedprox"),
+        *(sys.executable, "-m", "lab.cli", "compare", "--plan", str(folder / "plan.toml")),
+        *("--data", str(data), "--out", str(folder / "out"), "--methods", "fedavg,fedprox"),
         *("--seeds", "1", "--rounds", "1", "--tune", "--trials", "2", "--workers", "1"),
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -165,14 +161,30 @@ def test_an_interrupted_comparison_leaves_no_process_and_resumes_where_it_was(
             assert process.poll() is None
         os.kill(process.pid, how)
         process.stderr.read()  # ends when the last process that could write to it is gone
-        assert process.wait() == (130 if how is signal.SIGINT else -signal.SIGKILL)
-    kept = {path.name: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
+        assert process.wait() == code
+
+
+def records(out: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
+
+
+def test_ctrl_c_leaves_no_process_and_the_comparison_resumes_where_it_was(
+    make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    data, out = make_cohort(SITES), tmp_path / "out"
+    stopped_after_one_job(tmp_path, data, signal.SIGINT, 130)
+    kept = records(out)
     assert 1 <= len(kept) < 6
-    resumed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert resumed.returncode == 0, resumed.stderr
-    records = {path.name: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
-    assert len(records) == 6
-    assert kept.items() <= records.items(), "what was done is not done again"
-    chosen = (out / "trials.csv").read_text()
-    assert chosen.count(",yes,") == 2
-    assert torch.get_num_threads() == 1
+    plan = parse_plan(SMALL, "small.toml")
+    resumed = compare(
+        request_of(plan, data, methods=("fedavg", "fedprox"), trials=2), out, 1, lambda *_: None
+    )
+    assert len(records(out)) == 6
+    assert kept.items() <= records(out).items(), "what was done is not done again"
+    assert [trial.job.trial for trial in resumed.trials] == [0, 1, 0, 1]
+    assert [run.outcome for run in resumed.runs] == ["done", "done"]
+
+
+def test_the_workers_of_a_killed_comparison_end_themselves(make_cohort: MakeCohort, tmp_path: Path) -> None:
+    stopped_after_one_job(tmp_path, make_cohort(SITES), signal.SIGKILL, -signal.SIGKILL)
+    assert records(tmp_path / "out")

@@ -6,12 +6,17 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from common.errors import FedmapError
 from common.plan import parse_plan
 from lab.comparison.jobs import Job, run_job
+from lab.comparison.request import Request
+from lab.comparison.running import compare
+from lab.comparison.tables import write_tables
 from lab.engines import VectorisedEngine
 from lab.federation import load_federation
 from lab.method_names import METHOD_NAMES
@@ -145,19 +150,20 @@ def test_a_second_call_does_nothing_twice_and_another_plan_or_other_data_are_ref
     compared: tuple[Path, str],
 ) -> None:
     folder = compared[0]
-    before = (folder / "out" / "metrics.csv").read_bytes()
-    times = {path: path.stat().st_mtime_ns for path in (folder / "out" / "records").iterdir()}
-    again = lab(*asked(folder), "--methods", "all", "--seeds", "2")
-    assert again.returncode == 0, again.stderr
-    assert (folder / "out" / "metrics.csv").read_bytes() == before
-    assert times == {path: path.stat().st_mtime_ns for path in (folder / "out" / "records").iterdir()}
-    other = folder / "other.toml"
-    other.write_text(PLAN.replace("learning_rate = 0.01", "learning_rate = 0.02"))
-    refused = lab("--plan", other, *asked(folder)[2:], "--seeds", "2")
-    assert refused.returncode == 1
-    assert "another study plan" in refused.stderr
-    assert "hint:" in refused.stderr
+    out = folder / "out"
+    before = {path: path.read_bytes() for path in (*(out / "records").iterdir(), out / "metrics.csv")}
+    plan = parse_plan(PLAN, "plan.toml")
+    request = Request(plan, folder / "cohort", METHOD_NAMES, 2, int(ROUNDS), trials=0, engine="vectorised")
+    heard: list[tuple[str, int, int]] = []
+    again = compare(request, out, 2, lambda *news: heard.append(news))
+    jobs = 2 * len(METHOD_NAMES)
+    assert heard == [("tuning", 0, 0), ("comparing", jobs, jobs)], "nothing was left to do"
+    write_tables(again, out)
+    assert {path: path.read_bytes() for path in before} == before
+    other = parse_plan(PLAN.replace("learning_rate = 0.01", "learning_rate = 0.02"), "plan.toml")
+    with pytest.raises(FedmapError, match="another study plan"):
+        compare(replace(request, plan=other), out, 2, lambda *_: None)
     write_site(folder / "cohort" / "two.csv", 100, 77)
-    refused = lab(*asked(folder), "--seeds", "2")
-    assert "other data" in refused.stderr
-    assert (folder / "out" / "metrics.csv").read_bytes() == before
+    with pytest.raises(FedmapError, match="other data"):
+        compare(request, out, 2, lambda *_: None)
+    assert {path: path.read_bytes() for path in before} == before
