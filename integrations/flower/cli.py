@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from common.data.cohort_directory import read_cohort_directory
+from common.data.cohort_directory import SiteEntry, read_cohort_directory
 from common.errors import DataError, FedmapError
 from common.plan import load_plan
 from common.study_terms import StudyTerms
@@ -53,9 +54,7 @@ def simulate_command(
 ) -> None:
     """Flower's simulation on Ray: on this machine, or on the cluster that RAY_ADDRESS names."""
     terms = StudyTerms.of_plan(load_plan(plan), rounds, seed)
-    sites = [entry for entry in read_cohort_directory(cohort) if entry.tier == 1]
-    if not sites:
-        raise DataError(cohort.name, ("there is no T1 site",), hint="give sites tier 1 in sites.csv")
+    sites = training_sites(cohort)
     config = _config(terms, len(sites), out) | {"cohort": str(cohort.resolve())}
     federation = f"num-supernodes={len(sites)} client-resources-num-cpus={cpus}"
     with simulation_superlink() as home:
@@ -79,6 +78,54 @@ def run_command(
     _tell(terms, out, as_json)
 
 
+@app.command("node")
+def node_command(
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")],
+    root_certificates: Annotated[Path, typer.Option(help="What the SuperLink's certificate is trusted by.")],
+    key: Annotated[Path, typer.Option(help="This node's private key; its public half is registered.")],
+    site: Annotated[str, typer.Option(help="The site's name in the study.")],
+    data: Annotated[Path, typer.Option(help="The site's patient file.")],
+    policy: Annotated[Path, typer.Option(help="The site's own policy (TOML).")],
+    state: Annotated[Path, typer.Option(help="Folder for the site's own models.")],
+    terms: Annotated[str, typer.Option(help="Digest of the terms that the site has agreed to.")],
+    region: Annotated[str, typer.Option(help="The site's region, for figures by region.")] = "",
+) -> None:
+    """A hospital's node: a SuperNode that runs the installed FedMAP and nothing that is sent to it."""
+    from common import log
+    from integrations.flower.hospital import HospitalNode, run_node
+
+    log.configure("info", service="flower-node")
+    run_node(HospitalNode(superlink, root_certificates, key, site, region, data, policy, state, terms))
+
+
+@app.command("deploy")
+def deploy_command(
+    plan: Plan,
+    cohort: Annotated[Path, typer.Argument(help="Cohort directory: sites.csv and a file for each site.")],
+    out: Annotated[Path, typer.Option(help="Folder for the result: new, or empty.")],
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """A whole deployment on this machine: SuperLink and one SuperNode for each T1 site, over TLS, with keys."""
+    from integrations.flower.local_deployment import deploy
+
+    terms = StudyTerms.of_plan(load_plan(plan), rounds, seed)
+    sites = training_sites(cohort)
+    config = _config(terms, len(sites), out)
+    with tempfile.TemporaryDirectory(prefix="fedmap-deployment-") as folder:
+        deploy(Path(folder), terms, sites, config)
+    _tell(terms, out, as_json)
+
+
+def training_sites(cohort: Path) -> list[SiteEntry]:
+    """The T1 sites of a cohort directory; `DataError` where there is none."""
+    sites = [entry for entry in read_cohort_directory(cohort) if entry.tier == 1]
+    if not sites:
+        raise DataError(cohort.name, ("there is no T1 site",), hint="give sites tier 1 in sites.csv")
+    return sites
+
+
 def _config(terms: StudyTerms, sites: int, out: Path) -> dict[str, str | int]:
     return {"terms": terms.to_json(), "sites": sites, "out": str(out.absolute())}
 
@@ -89,8 +136,7 @@ def _tell(terms: StudyTerms, out: Path, as_json: bool) -> None:
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return
     sys.stdout.write(
-        f"{terms.study} is complete: {out}\n"
-        f"Release it: fedmap-aggregator bundle import-flower {out}\n"
+        f"{terms.study} is complete: {out}\nRelease it: fedmap-aggregator bundle import-flower {out}\n"
     )
 
 

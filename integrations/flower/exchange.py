@@ -188,7 +188,9 @@ class Exchange:
             len(reply.tensors) != reply.answer.tensors_size
             or sha256_hex(reply.tensors) != reply.answer.tensors_digest
         ):
-            raise IntegrityError("the tensors are not those of the answer", hint="ask again in the next round")
+            raise IntegrityError(
+                "the tensors are not those of the answer", hint="ask again in the next round"
+            )
         path = self._scratch / f"{question.id}-{reply.answer.site}.safetensors"
         path.write_bytes(reply.tensors)
         return path

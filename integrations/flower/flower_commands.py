@@ -11,10 +11,10 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ def run_to_its_end(run: FlowerRun, home: Path | None = None) -> None:
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run.config.items()))
         command = ["run", str(_APPS / run.app), run.superlink, "--run-config", str(config)]
         command += ["--federation-config", run.federation] if run.federation else []
-        submitted = _json_of(_flwr([*command, "--format", "json"], home))
+        submitted = _json_of(flwr([*command, "--format", "json"], home))
     number = str(submitted.get("run-id") or "")
     if not number:
         raise _refused("Flower did not start the run", str(submitted.get("error-message", "")))
@@ -83,14 +83,15 @@ def run_to_its_end(run: FlowerRun, home: Path | None = None) -> None:
 
 
 def _status(number: str, superlink: str, home: Path | None) -> str:
-    found = _json_of(_flwr(["ls", superlink, "--run-id", number, "--format", "json"], home))
+    found = _json_of(flwr(["ls", superlink, "--run-id", number, "--format", "json"], home))
     runs = found.get("runs")
     if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], dict):
         raise _refused(f"Flower knows nothing of the run {number}", "")
     return str(runs[0].get("status", "unknown"))
 
 
-def _flwr(arguments: Sequence[str], home: Path | None) -> str:
+def flwr(arguments: Sequence[str], home: Path | None) -> str:
+    """What a command of Flower printed; `StateError` where it failed."""
     done = subprocess.run(
         [command_path("flwr"), *arguments],
         env=environment(home),
@@ -150,13 +151,15 @@ def simulation_superlink() -> Iterator[Path]:
                 stop_group(process)
 
 
-def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def wait_until_healthy(
+    process: subprocess.Popen[bytes], url: str, log: Path, trust: ssl.SSLContext | None = None
+) -> None:
     """Until a server answers; `UnreachableError` where it ends before, or takes too long."""
     for _ in range(READY_WITHIN_SECONDS * 10):
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=5, context=trust):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:  # a URLError is one
             pass
         try:
             process.wait(timeout=0.1)

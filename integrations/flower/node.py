@@ -28,8 +28,8 @@ from site_agent.state import SiteState
 _T1 = 1
 _KEYS = ("site", "data", "policy", "state", "terms")
 _CONFIG = (
-    "Start the SuperNode with --node-config 'site=\"NAME\" data=\"FILE\" policy=\"FILE\" state=\"FOLDER\" "
-    "terms=\"DIGEST\"'; docs/flower.md says what each is."
+    'Start the SuperNode with --node-config \'site="NAME" data="FILE" policy="FILE" state="FOLDER" '
+    'terms="DIGEST"\'; docs/flower.md says what each is.'
 )
 _NO_POLICY = "Write a policy file; deploy/site_agent/policy.toml is one to start from."
 
@@ -64,7 +64,7 @@ def hospital_node(context: Context, terms: StudyTerms) -> Node:
     if policy.egress != "automatic":
         raise RejectedError(
             'the policy asks for a person\'s review (egress = "review"), and Flower has no outbox for it',
-            hint="Take part through the site agent, or let the checks alone release: egress = \"automatic\".",
+            hint='Take part through the site agent, or let the checks alone release: egress = "automatic".',
         )
     site = check_site_name(given["site"])
     state = SiteState(Path(given["state"]) / f"run-{context.run_id}")

@@ -107,9 +107,7 @@ def status_of(strategy: FedMAP, run: RunTold) -> pb.StudyStatus:
             if score.HasField("value"):
                 told.value = score.value
     for refusal in run.refusals:
-        status.refusals.add(
-            site=refusal.site, task_id=refusal.task, code=refusal.code, reason=refusal.reason
-        )
+        status.refusals.add(site=refusal.site, task_id=refusal.task, code=refusal.code, reason=refusal.reason)
     return status
 
 

@@ -140,7 +140,11 @@ class FedMAP(Strategy):
         return tensor_record(self.prior), note.metrics()
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid  # noqa: ARG002
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,  # noqa: ARG002
     ) -> Iterable[Message]:
         """Nothing: fits bring validation scores along, and test rows are touched once, by `close`."""
         return []
