@@ -4,11 +4,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-SOURCES := common aggregator site_agent lab tests
+# Flower's own pins exclude some of ours, so it has an environment of its own (docs/adr/0025).
+FLOWER_VENV := .venv-flower
+FLOWER_BIN := $(FLOWER_VENV)/bin
+FLOWER_READY := $(FLOWER_VENV)/.installed
+SOURCES := common aggregator site_agent lab integrations tests
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench proto clean
+.PHONY: help demo test test-all lint format bench proto clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -21,16 +25,27 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(FLOWER_READY): pyproject.toml constraints-flower.txt
+	"$(PYTHON)" -m venv $(FLOWER_VENV)
+	$(FLOWER_BIN)/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+	  -e '.[dev,flower-simulation]'
+	@touch $@
+
 demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
 	$(BIN)/fedmap-lab demo --out out/demo
 
-test: $(READY) lint ## everything CI runs: lint, types, all tests
-	$(BIN)/pytest -n auto --dist loadgroup
+test: $(READY) $(FLOWER_READY) lint ## everything CI runs: lint, types, all tests but the long ones
+	$(BIN)/pytest -n auto --dist loadgroup -m "not long" --ignore tests/integrations
+	$(FLOWER_BIN)/pytest -m "not long" tests/integrations
 
-lint: $(READY) ## ruff and mypy --strict
+test-all: test ## the long tests as well (Flower on Ray, the commands of docs/flower.md)
+	$(FLOWER_BIN)/pytest -m long tests
+
+lint: $(READY) $(FLOWER_READY) ## ruff and mypy --strict
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(FLOWER_BIN)/mypy integrations tests/integrations
 
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -46,4 +61,4 @@ proto: $(READY) ## generate code from the contract in proto/
 	  $(patsubst proto/fedmap/v1/%,common/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
 
 clean: ## remove what make made, the virtual environment included
-	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER_VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """What the centre decides between two steps of a study, whatever carries the messages.
 
-Which sites have the usual inputs, whether a computed prior can be used, and what the reference of a release is.
+Which sites have the usual inputs, whether a computed prior can be used, what the reference of a release is.
 Values in, values out: the mathematics is `common.algorithm`, files and messages are the caller's.
 """
 
@@ -28,7 +28,7 @@ def usual_sites(layouts: Mapping[str, str]) -> tuple[str, ...]:
     groups: dict[str, list[str]] = {}
     for site in sorted(layouts):
         groups.setdefault(layouts[site], []).append(site)
-    return tuple(max(groups.values(), key=len, default=[]))  # the first of the largest
+    return tuple(max(groups.values(), key=len)) if groups else ()  # the first of the largest
 
 
 def unusual_inputs(usual: int) -> str:

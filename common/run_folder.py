@@ -1,10 +1,10 @@
-"""A finished study of another runtime as a folder: what a bundle is made from, without our services' database.
+"""A finished study of another runtime as a folder: what a bundle is made from.
 
     run.json            terms, rounds, rule, who took part, who was left out, and what each site told
     prior.safetensors   the last prior with its scaler, as `parameter_files` writes it
 
-JSON and safetensors only. Writing is by whoever ran the study; reading is strict and checks the digest of the
-prior. Whether the answers in it are possible is asked again by whoever releases it (`aggregator.flower_import`).
+JSON and safetensors only. Writing is by whoever ran the study; reading is strict and checks the digest of
+the prior. Whether the answers in it are possible is asked again by who releases it (`flower_import`).
 """
 
 from __future__ import annotations

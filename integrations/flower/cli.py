@@ -107,7 +107,7 @@ def deploy_command(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """A whole deployment on this machine: SuperLink and one SuperNode for each T1 site, over TLS, with keys."""
+    """A whole deployment on this machine: SuperLink and a SuperNode for each T1 site, TLS and keys."""
     from integrations.flower.local_deployment import deploy
 
     terms = StudyTerms.of_plan(load_plan(plan), rounds, seed)

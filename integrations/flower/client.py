@@ -1,8 +1,8 @@
 """The client app: a task in, an answer out, by the site agent's own stages.
 
-Door, trainer and exit checks are `site_agent`'s; what leaves is what would leave through its outbox, without the
-outbox. A task that cannot be done is answered with a code and a fixed sentence, and the reason stays in the
-node's own log: an exception would reach the server as text.
+Door, trainer and exit checks are `site_agent`'s; what leaves is what would leave through its outbox, without
+the outbox. A task that cannot be done is answered with a code and a fixed sentence, and the reason stays in
+the node's own log: an exception would reach the server as text.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every reply passes the aggregator's own gate. A node that is silent, fails, or sends what the gate refuses is
 recorded with the reason and left out of this step; the others go on. Whether enough are left is the caller's.
-Tensors of accepted answers are files in a scratch folder, so that the gate reads them as it does in the service.
+Tensors of accepted answers are files in a scratch folder: the gate reads them as it does in the service.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from common.names import check_site_name
 from common.study_terms import StudyTerms
 from integrations.flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
 
-KINDS: Mapping[TaskKind, pb.TaskKind] = {
+KINDS: Mapping[TaskKind, pb.TaskKind.ValueType] = {
     "statistics": pb.TASK_KIND_STATISTICS,
     "initialise": pb.TASK_KIND_INITIALISE,
     "fit": pb.TASK_KIND_FIT,

@@ -1,12 +1,12 @@
 """Runs a hospital's tasks by the installed FedMAP alone: the code that Flower delivers is never executed.
 
-Flower sends every SuperNode the app's code, and its own executor installs and runs whatever came. This one takes
-its place (`flower-supernode --isolation process`): it takes the tasks from the SuperNode beside it, does them
-with the client app of this very installation, and leaves the delivered bundle unopened. One process for all
-tasks, so the libraries are loaded once.
+Flower sends every SuperNode the app's code, and its own executor installs and runs whatever came. This one
+takes its place (`flower-supernode --isolation process`): it takes the tasks from the SuperNode beside it,
+does them with the client app of this very installation, and leaves the delivered bundle unopened. One
+process for all tasks, so the libraries are loaded once.
 
-It speaks Flower's runtime API through Flower's own functions. They are not promised from version to version,
-which is why the extra names one version of Flower.
+It speaks Flower's runtime API through Flower's own functions. They are not promised from version to
+version, which is why the extra names one version of Flower.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -75,7 +76,9 @@ class InstalledAppExecutor:
             client.close()
 
     def _client(self, token: str | None) -> RuntimeHttpClient:
-        interceptors = [RuntimeVersionHttpInterceptor(component_name=_COMPONENT)]
+        interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(_COMPONENT)]
+        if token is not None:
+            interceptors.append(RuntimeTokenHttpInterceptor(token))
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
             insecure=True,  # the loopback interface of one machine

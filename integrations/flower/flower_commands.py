@@ -1,7 +1,7 @@
-"""Flower's own commands, started as processes: a run from its submission to its end, and a SuperLink for one run.
+"""Flower's own commands, started as processes: a run from its submission to its end, a SuperLink for one run.
 
-Flower reports home, looks for updates and installs what an app names unless it is told not to. Here it always is
-told not to. Nothing of the algorithm is known here.
+Flower reports home, looks for updates and installs what an app names unless it is told not to. Here it always
+is told not to. Nothing of the algorithm is known here.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def simulation_superlink() -> Iterator[Path]:
             f'[superlink]\ndefault = "{LOCAL}"\n\n[superlink.{LOCAL}]\n'
             f'address = "127.0.0.1:{port}"\ninsecure = true\n'
         )
+        options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
         with (home / "superlink.log").open("wb") as output:
             process = subprocess.Popen(
-                [*ends_with_parent(), command_path("flower-superlink")]
-                + ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
+                [*ends_with_parent(), command_path("flower-superlink"), *options],
                 env=environment(home),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,7 +1,7 @@
 """A hospital's node as one command: a SuperNode and, beside it, the executor of the installed app.
 
-The SuperNode dials out to the SuperLink over TLS and proves who it is with its key. Its only open port is on the
-loopback interface. Both end together: on SIGTERM, on Ctrl-C, or when the SuperNode gives up.
+The SuperNode dials out to the SuperLink over TLS and proves who it is with its key. Its only open port is on
+the loopback interface. Both end together: on SIGTERM, on Ctrl-C, or when the SuperNode gives up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A whole Flower deployment on this machine: a SuperLink and SuperNodes as processes, over TLS, with keys.
 
-For the demo, the tests and the benchmark: what a federation does on many machines, with the same commands. The
-SuperLink's certificate is of an authority made for the purpose; every SuperNode has a key of its own, and only
-registered keys are let in. Leaving the context ends every process that was started. For real federations the
-authority and the keys are made where they belong: see docs/flower.md.
+For the demo, the tests and the benchmark: what a federation does on many machines, with the same commands.
+The SuperLink's certificate is of an authority made for the purpose; every SuperNode has a key of its own, and
+only registered keys are let in. Leaving the context ends every process that was started. For real federations
+the authority and the keys are made where they belong: see docs/flower.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a node is: its site, its rows, its policy and its own models, from Flower's configuration of the node.
 
-A hospital's node says everything itself (`flower-supernode --node-config`); nothing of it comes from the centre.
-A simulated node is one site of a cohort directory, chosen by its partition. The two never mix: a SuperNode that
-runs the deployment app never takes a path from a run's configuration.
+A hospital's node says everything itself (`fedmap-flower node`); nothing of it comes from the centre. A
+simulated node is one site of a cohort directory, chosen by its partition. The two never mix: a hospital's
+node never takes a path from a run's configuration.
 """
 
 from __future__ import annotations

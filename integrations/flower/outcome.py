@@ -1,4 +1,4 @@
-"""What a complete run leaves: the folder a release is made from, and the tables that the services write too."""
+"""What a complete run leaves: the folder a release is made from, and the services' tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Where a node keeps its own model θ_k between rounds: on its disk, or in Flower's context.
 
-A hospital's node uses its disk: a restarted SuperNode goes on where it was. A simulated node has no disk of its
-own, and may run on another machine of a Ray cluster in the next round: its model travels with its context.
+A hospital's node uses its disk: a restarted SuperNode goes on where it was. A simulated node has no disk of
+its own, and may run on another machine of a Ray cluster in the next round: its model travels with its
+context.
 """
 
 from __future__ import annotations

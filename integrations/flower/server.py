@@ -1,8 +1,8 @@
 """The server app: one study from its first node to a folder that can be released.
 
 Settings come from the run's configuration, which `fedmap-flower` writes: the study's terms, how many sites to
-wait for, and where the result goes on the SuperLink's machine. A study that fails ends the run with its error,
-and leaves `failed.json` in place of a result.
+wait for, and where the result goes on the SuperLink's machine. A study that fails ends the run with its
+error, and leaves `failed.json` in place of a result.
 """
 
 from __future__ import annotations

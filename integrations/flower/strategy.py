@@ -5,9 +5,9 @@
     strategy.start(grid, first, terms.rounds)     Flower's own loop: configure_train, aggregate_train
     strategy.close(grid)                          decision rule, last evaluation
 
-An `ArrayRecord` here is one prior with its scaler, as a safetensors file. A round below the plan's quorum is an
-error that ends the run; nothing falls back to the last prior in silence. Seeds are the terms' own, so the models
-are those of the simulator, bit for bit.
+An `ArrayRecord` here is one prior with its scaler, as a safetensors file. A round below the plan's quorum is
+an error that ends the run; nothing falls back to the last prior in silence. Seeds are the terms' own, so the
+models are those of the simulator, bit for bit.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class FedMAP(Strategy):
 
     def configure_evaluate(
         self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
+        server_round: int,  # noqa: ARG002
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,  # noqa: ARG002
         grid: Grid,  # noqa: ARG002
     ) -> Iterable[Message]:
         """Nothing: fits bring validation scores along, and test rows are touched once, by `close`."""
@@ -217,8 +217,9 @@ class FedMAP(Strategy):
         if len(accepted) >= needed:
             return
         reasons = "; ".join(f"{one.site}: {one.reason}" for one in list(refused or self.refused)[:3])
+        why = reasons or "no node answered"
         raise TrainingError(
-            f"{what}: {len(accepted)} usable answer(s), {needed} are needed ({reasons or 'no node answered'})",
+            f"{what}: {len(accepted)} usable answer(s), {needed} are needed ({why})",
             hint="mend the nodes named above and run the study again, or lower rounds.quorum in the plan",
         )
 
