@@ -45,7 +45,7 @@ lint: $(READY) $(FLOWER_READY) ## ruff and mypy --strict
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(FLOWER_BIN)/mypy integrations tests/integrations
+	$(FLOWER_BIN)/mypy integrations tests/integrations/*.py tests/bench/flower.py
 
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff check --fix $(SOURCES)
