@@ -1,8 +1,8 @@
 """`python -m tests.bench.flower`: seconds per round on Flower, by our services, in the simulator; one study.
 
 Needs the environment of docs/flower.md. Three T1 sites of invented blood donors on one machine, real
-processes over TLS on loopback for the first two. A round is the time from the end of one to the end of the next, the
-median of all but the first. The three must end with the same model, or nothing is printed.
+processes over TLS on loopback for the first two. A round is the time from the end of one to the end of the
+next, the median of all but the first. The three must end with the same model, or nothing is printed.
 """
 
 from __future__ import annotations
