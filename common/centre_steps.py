@@ -28,7 +28,10 @@ def usual_sites(layouts: Mapping[str, str]) -> tuple[str, ...]:
     groups: dict[str, list[str]] = {}
     for site in sorted(layouts):
         groups.setdefault(layouts[site], []).append(site)
-    return tuple(max(groups.values(), key=len)) if groups else ()  # the first of the largest
+    if not groups:
+        return ()
+    largest = max(groups.values(), key=len)  # the first of them
+    return tuple(largest)
 
 
 def unusual_inputs(usual: int) -> str:
