@@ -1,11 +1,13 @@
 """The client app: a task in, an answer out, by the site agent's own stages.
 
 Door, trainer and exit checks are `site_agent`'s; what leaves is what would leave through its outbox, without
-the outbox. A task that cannot be done is answered with a code and a fixed sentence, and the reason stays in
-the node's own log: an exception would reach the server as text.
+the outbox. A task that cannot be done is answered with a code and a fixed sentence, and the reason is told on
+the node's own console: an exception would reach the server as text.
 """
 
 from __future__ import annotations
+
+import sys
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -56,6 +58,7 @@ def answer_to(message: Message, context: Context, node_of: NodeOf) -> Reply:
         checked = _work(order, terms, node)
     except FedmapError as error:
         get_logger().warning("task_failed", study=task.study, task=task.id, exc_info=error)
+        _tell(task, str(error))
         checked = Checked(failure_answer(error), b"", ())
     except UNEXPECTED as error:
         get_logger().error("task_failed_unexpectedly", study=task.study, task=task.id, exc_info=error)
@@ -79,11 +82,18 @@ def _work(order: Order, terms: StudyTerms, node: Node) -> Checked:
     own = node.models.newest(terms.study, network, task.round if task.kind == pb.TASK_KIND_FIT else None)
     work = perform(task, terms, dataset, prior, own, node.policy, lambda _stage, _share: None)
     if work.local_reason:
-        get_logger().warning("task_failed", study=task.study, task=task.id, reason=work.local_reason)
+        get_logger().warning("task_failed", study=task.study, task=task.id)
+        _tell(task, work.local_reason)
     if work.model is not None:
         node.models.save(terms.study, task.round, network, work.model)
     checks = AnswerChecks(plan, floors_of(plan, node.policy), node.policy, count_cells(plan, dataset))
     return checks.run(work, prior)
+
+
+def _tell(task: pb.Task, reason: str) -> None:
+    """The reason in full, on the node's own console: it may hold counts, so it is neither logged nor sent."""
+    sys.stderr.write(f"fedmap: {task.study} {task.id}: {reason}\n")
+    sys.stderr.flush()
 
 
 def _prior(order: Order, terms: StudyTerms) -> PriorFile | None:

@@ -12,11 +12,16 @@ version, which is why the extra names one version of Flower.
 from __future__ import annotations
 
 import threading
+import time
 
 import httpx
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
@@ -28,7 +33,21 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from common.log import get_logger
 
 _PAUSE_SECONDS = 0.2
+_MOST_PAUSES = 300  # a minute for a message that was announced
 _COMPONENT = "flwr-clientapp"
+
+
+class _PatientClient(RuntimeHttpClient):
+    """A SuperNode hands out a task a moment before it has stored the task's message."""
+
+    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802
+        found = super().PullMessages(request)
+        for _ in range(_MOST_PAUSES):
+            if found.messages_list:
+                break
+            time.sleep(_PAUSE_SECONDS)
+            found = super().PullMessages(request)
+        return found
 
 
 class InstalledAppExecutor:
@@ -79,7 +98,7 @@ class InstalledAppExecutor:
         interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(_COMPONENT)]
         if token is not None:
             interceptors.append(RuntimeTokenHttpInterceptor(token))
-        return RuntimeHttpClient.from_server_address(
+        return _PatientClient.from_server_address(
             server_address=self._address,
             insecure=True,  # the loopback interface of one machine
             root_certificates=None,
