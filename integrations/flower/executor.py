@@ -102,8 +102,6 @@ class InstalledAppExecutor:
             server_address=self._address,
             insecure=True,  # the loopback interface of one machine
             root_certificates=None,
-            interceptors=interceptors
-            if token is None
-            else [*interceptors, RuntimeTokenHttpInterceptor(token)],
+            interceptors=interceptors,
             retry_invoker=make_simple_http_retry_invoker(),
         )
