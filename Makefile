@@ -4,7 +4,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-SOURCES := common aggregator site_agent lab deploy tests
+# Flower's own pins exclude some of ours, so it has an environment of its own (docs/adr/0025).
+FLOWER_VENV := .venv-flower
+FLOWER_BIN := $(FLOWER_VENV)/bin
+FLOWER_READY := $(FLOWER_VENV)/.installed
+SOURCES := common aggregator site_agent lab deploy integrations tests
 # Containers: podman or docker, whichever is there. IMAGE_OPTIONS go to every build, such as --network host;
 # TORCH_INDEX is the index of torch's CPU builds, where your pip does not find them by itself.
 ENGINE ?= $(shell command -v podman || command -v docker)
@@ -22,7 +26,7 @@ ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo test test-all lint format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -35,16 +39,27 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(FLOWER_READY): pyproject.toml constraints-flower.txt
+	"$(PYTHON)" -m venv $(FLOWER_VENV)
+	$(FLOWER_BIN)/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+	  -e '.[dev,flower-simulation]'
+	@touch $@
+
 demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
 	$(BIN)/fedmap-lab demo --out out/demo
 
-test: $(READY) lint ## everything CI runs: lint, types, all tests
-	$(BIN)/pytest -n auto --dist loadgroup
+test: $(READY) $(FLOWER_READY) lint ## everything CI runs: lint, types, all tests but the long ones
+	$(BIN)/pytest -n auto --dist loadgroup -m "not long" --ignore tests/integrations
+	$(FLOWER_BIN)/pytest -m "not long" tests/integrations
 
-lint: $(READY) ## ruff and mypy --strict
+test-all: test ## the long tests as well (Flower on Ray, the commands of docs/flower.md)
+	$(FLOWER_BIN)/pytest -m long tests
+
+lint: $(READY) $(FLOWER_READY) ## ruff and mypy --strict
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(FLOWER_BIN)/mypy integrations tests/integrations/*.py tests/bench/flower.py
 
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -89,4 +104,4 @@ offline-kit-test: offline-kit ## install that archive with no interface but loop
 	FEDMAP_KIT="dist/$$($(BIN)/python -m deploy.offline_kit name --role "$(ROLE)")" $(BIN)/pytest -s tests/deploy/offline_installation.py
 
 clean: ## remove what make made, the virtual environment included
-	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER_VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,15 +12,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version as version_of
-from typing import Literal
+from typing import Literal, Protocol
 
 from aggregator.release_figures import ReleaseRecords, release_figures, release_records
 from aggregator.release_key import ReleaseKey
 from aggregator.release_rule import baseline_of, releasable_round, threshold_of
-from aggregator.service import Study, StudyService
+from aggregator.service import Study
 from aggregator.store import BundleRow, Store
-from common.bundles.manifest import Draft, Lineage
+from common.bundles.manifest import Draft, Lineage, Manifest
 from common.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
+from common.durable_files import read_file
 from common.errors import RejectedError, StateError, StorageError
 from common.parameter_files import PriorFile, decode_prior
 from common.plan.features import FeatureBlock
@@ -52,12 +53,18 @@ class _Label:
     expires_at: int
 
 
+class Studies(Protocol):
+    """Where the released study is: `StudyService`, or one that was run elsewhere."""
+
+    def study(self, name: str) -> Study: ...
+
+
 class BundleRelease:
     """Makes and withdraws bundles, one at a time. Safe to call from any thread."""
 
     def __init__(
         self,
-        service: StudyService,
+        service: Studies,
         store: Store,
         key: ReleaseKey,
         valid_days: int,
@@ -70,8 +77,10 @@ class BundleRelease:
         self._clock_ms = clock_ms
         self._turn = threading.Lock()
 
-    def release(self, order: ReleaseOrder, actor: str) -> tuple[BundleRow, bool]:
-        """The bundle, and whether it was made now."""
+    def release(
+        self, order: ReleaseOrder, actor: str, elsewhere: ReleaseRecords | None = None
+    ) -> tuple[BundleRow, bool]:
+        """The bundle, and whether it was made now. `elsewhere`: records of a study that was run elsewhere."""
         study, tier = self._service.study(order.study), _tier(order.tier)
         with self._turn:
             now = self._clock_ms()
@@ -80,8 +89,9 @@ class BundleRelease:
             name = f"{study.state.study}-t{tier}"
             with self._store.reading() as transaction:
                 earlier = [row for row in transaction.bundles.list() if row.name == name]
-                records = release_records(transaction, study.state.study)
-            same = self._same(earlier, number, order.expires_at, now)  # (2)
+                records = elsewhere or release_records(transaction, study.state.study)
+            digest = prior_digest(records, number)
+            same = self._same(earlier, number, digest, order.expires_at, now)  # (2)
             if same is not None:
                 return same, False
             label = _Label(name, earlier[-1].version + 1 if earlier else 1, tier, now, expires)
@@ -118,21 +128,26 @@ class BundleRelease:
             )
         return asked
 
-    def _same(self, earlier: list[BundleRow], number: int, expires: int | None, now: int) -> BundleRow | None:
-        """The release that this one would repeat: of the same round and expiry, and still standing."""
+    def _same(
+        self, earlier: list[BundleRow], number: int, digest: str, expires: int | None, now: int
+    ) -> BundleRow | None:
+        """The release that this one would repeat: of the same prior and expiry, and still standing."""
         for row in reversed(earlier):
             stands = row.withdrawn_at is None and row.key_fingerprint == self._key.fingerprint
             fits = row.expires_at == expires if expires is not None else row.expires_at > now
-            if stands and fits and row.round == number:
+            if stands and fits and row.round == number and self._prior_of(row) == digest:
                 return row
         return None
 
+    def _prior_of(self, row: BundleRow) -> str:
+        """Which prior a bundle was made from: a study of that name may have been run elsewhere as well."""
+        manifest = read_file(self._store.blobs.existing(row.manifest_digest))
+        return Manifest.model_validate_json(manifest).lineage.prior_digest
+
     def _make(self, study: Study, number: int, label: _Label, records: ReleaseRecords) -> BundleRow:
         """The bundle on the disk, and the row that is to name it."""
-        made = f"round-{number}"
-        row = next((row for row in records.results if row.task == made), None)
-        digest = row.prior_digest if row is not None else ""
-        if row is not None and not digest:
+        digest = prior_digest(records, number)
+        if not digest and any(row.task == f"round-{number}" for row in records.results):
             raise StateError(
                 f"the prior of round {number} of {study.state.study} was deleted by retention.keep_rounds",
                 hint="release the last round; priors of older ones are kept when keep_rounds is 0",
@@ -199,6 +214,12 @@ class BundleRelease:
         self._store.blobs.verify(digest)  # what a disk has changed is not signed
         path = self._store.blobs.existing(digest)
         return decode_prior(study.model.network, study.terms.plan.prior, path)
+
+
+def prior_digest(records: ReleaseRecords, number: int) -> str:
+    """Of the prior that round `number` made; empty where it is not stored, or no longer."""
+    made = f"round-{number}"
+    return next((row.prior_digest for row in records.results if row.task == made), "")
 
 
 def _tier(tier: int) -> Literal[2, 3]:

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from aggregator.cli_bundles import bundle_app
+from aggregator.cli_flower import import_flower_command
 from aggregator.cli_operators import operator_app
 from aggregator.cli_output import (
     DEFAULT_CONFIG,
@@ -46,6 +47,7 @@ app = typer.Typer(
 audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
 app.add_typer(study_app, name="study")
 app.add_typer(round_app, name="round")
+bundle_app.command("import-flower")(import_flower_command)
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")

@@ -36,7 +36,7 @@ _BUNDLE = re.compile(r"(?P<name>.+-t[23])-(?P<version>[1-9][0-9]{0,8})")
 _DATE = "%Y-%m-%d"
 
 
-def _day_after(text: str | None) -> int:
+def day_after(text: str | None) -> int:
     """Unix ms at the end of a day in UTC; 0 where none is given."""
     if text is None:
         return 0
@@ -79,7 +79,7 @@ def release_command(
     """Make a signed bundle of a study's model. Repeating it gives the same one."""
     from aggregator.message_json import message_json
 
-    ends = _day_after(expires)
+    ends = day_after(expires)
     with connect(profile, config) as client, say.status(f"releasing {study}"):
         done = client.release(study, round_number or 0, tier, ends)
     if as_json:

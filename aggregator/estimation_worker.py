@@ -8,18 +8,15 @@ its parent. A request that cannot be met is a reply; a defect ends the process, 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
-from pydantic import ValidationError
 
 from aggregator.coordinator_state import GlobalRule
 from aggregator.estimation_messages import (
@@ -35,7 +32,6 @@ from aggregator.estimation_messages import (
     Reply,
     Request,
     Result,
-    SiteStatistics,
     request_of,
     to_line,
 )
@@ -46,8 +42,9 @@ from common.algorithm.aggregation import next_prior
 from common.algorithm.local_fit import Model
 from common.algorithm.prior import initial_prior
 from common.algorithm.statistics import Scaler, make_scaler, pool_statistics
+from common.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
 from common.decision_rules import RuleTerms, pool_rule
-from common.errors import FedmapError, TrainingError
+from common.errors import FedmapError
 from common.models import model_of
 from common.parameter_files import (
     PriorFile,
@@ -58,7 +55,6 @@ from common.parameter_files import (
 )
 from common.plan.inputs import planned_inputs
 from common.rule_files import RuleTensors, decode_rule
-from common.shift.pooling import LEAST_SITES, pool_reference
 from common.shift.terms import ReferenceTerms
 from common.study_terms import StudyTerms, parse_terms
 from common.tensor_files import Expected, decode_tensors, encode_tensors
@@ -98,28 +94,20 @@ def estimate(request: Request, blobs: BlobStore) -> Result:
 
 
 def _pool_statistics(study: _Study, request: PoolStatistics, blobs: BlobStore) -> PooledStatistics:
-    used = _largest_group(request.sites)
+    usual = usual_sites({one.site: one.layout_digest for one in request.sites})
     inputs = planned_inputs(study.terms.plan)
     by_site = {
         one.site: decode_statistics(
             blobs.existing(one.tensors_digest), one.rows, inputs.count, f"the statistics of {one.site}"
         )
-        for one in used
+        for one in request.sites
+        if one.site in usual
     }
     pooled = pool_statistics(by_site)
     scaler = make_scaler(pooled, inputs.scaled)
     data = encode_tensors({"scaler.mean": scaler.mean, "scaler.deviation": scaler.deviation})
-    reason = f"the model's inputs differ from those of {len(used)} other site(s): other feature columns"
-    excluded = {one.site: reason for one in request.sites if one.site not in by_site}
+    excluded = {one.site: unusual_inputs(len(usual)) for one in request.sites if one.site not in by_site}
     return PooledStatistics(blobs.put(data), len(data), pooled.rows, excluded)
-
-
-def _largest_group(sites: tuple[SiteStatistics, ...]) -> list[SiteStatistics]:
-    """The sites with the most common inputs; of equally many, those with the smallest name among them."""
-    groups: dict[str, list[SiteStatistics]] = {}
-    for one in sorted(sites, key=lambda one: one.site):
-        groups.setdefault(one.layout_digest, []).append(one)
-    return max(groups.values(), key=len, default=[])  # the first of the largest
 
 
 def _initial_prior(study: _Study, request: InitialPrior, blobs: BlobStore) -> EstimatedPrior:
@@ -144,17 +132,7 @@ def _next_prior(study: _Study, request: NextPrior, blobs: BlobStore) -> Estimate
         {update.site: update.log_omega for update in request.updates},
         lambda site: study.reader.read(blobs.path(digests[site]), f"the update of {site}"),
     )
-    if not (math.isfinite(step.penalty) and math.isfinite(step.convex_penalty)):
-        raise TrainingError(
-            "the penalty of the next prior is not a finite number",
-            hint="lower aggregation.psi_learning_rate in the study plan",
-        )
-    buffers = step.prior.buffers
-    if not bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all()):
-        raise TrainingError(
-            "the pooled batch-norm statistics are not finite",
-            hint="look for the site whose update is far from the others, and revoke it",
-        )
+    check_step(step)
     data = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
     return EstimatedRound(blobs.put(data), len(data), step.weights, step.penalty, step.convex_penalty)
 
@@ -169,9 +147,10 @@ def _pool_rule(study: _Study, request: PoolRule, blobs: BlobStore) -> PooledRule
             path, what = blobs.existing(one.tensors_digest), f"the terms of {one.site}"
             found = decode_rule(plan, path, one.joined_intervals, one.reference, what)
         by_site[one.site] = RuleTerms(one.threshold, one.validation_rows, found.baseline)
-        if found.reference is not None and found.reference.rows.item() > 0:
+        if found.reference is not None:
             references[one.site] = found.reference
     rule = pool_rule(plan, by_site)
+    reference = reference_of(references, request.input_names)
     threshold, hazard = rule.threshold, rule.baseline
     return PooledRule(
         GlobalRule(
@@ -180,23 +159,8 @@ def _pool_rule(study: _Study, request: PoolRule, blobs: BlobStore) -> PooledRule
             () if hazard is None else hazard.grid,
             () if hazard is None else tuple(hazard.cumulative.tolist()),
         ),
-        _pool_reference(references, request.input_names, blobs),
+        "" if reference is None else blobs.put(reference.model_dump_json().encode()),
     )
-
-
-def _pool_reference(
-    references: Mapping[str, ReferenceTerms], names: tuple[str, ...], blobs: BlobStore
-) -> str:
-    """The digest of the pooled reference; empty where there is nothing to pool, or inputs have no names."""
-    if len(references) < LEAST_SITES or not names:
-        return ""
-    try:
-        pooled = pool_reference(references, names)
-    except (TrainingError, ValidationError) as error:
-        # The model is as good without it: its bundle then says that there is no shift check.
-        log.get_logger().warning("reference_not_pooled", exc_info=error)
-        return ""
-    return blobs.put(pooled.model_dump_json().encode())
 
 
 def serve(requests: BinaryIO, replies: BinaryIO, blobs: BlobStore) -> None:

@@ -45,7 +45,7 @@ _EVENT = re.compile(r"[a-z][a-z_ .-]{0,79}")
 _FIELD = re.compile(r"[a-z_]{1,40}")
 _PASSWORD = re.compile(r"//[^/@\s]*@")
 _OUR_ROOT = Path(__file__).resolve().parents[1]
-_OUR_FOLDERS = ("common", "aggregator", "site_agent", "lab")
+_OUR_FOLDERS = ("common", "aggregator", "site_agent", "lab", "integrations")
 _MAX_FRAMES = 12
 _Exception = BaseException | None
 

@@ -58,7 +58,7 @@ class ExitGate:
             tensors_digest=sha256_hex(checked.tensors) if checked.tensors else "",
             tensors_size=len(checked.tensors),
         )
-        _set_content(answer, checked.content)
+        set_content(answer, checked.content)
         facts = policy_facts(self._policy, floors)
         manifest = make_manifest(answer, checked.tensors, facts, checked.checks, self._clock())  # (2)
         at_once = self._policy.egress == "automatic" or isinstance(checked.content, pb.FailureAnswer)
@@ -66,7 +66,7 @@ class ExitGate:
         return self._outbox.add(package, "released" if at_once else "waiting_review")  # (3)
 
 
-def _set_content(answer: pb.Answer, content: Content) -> None:
+def set_content(answer: pb.Answer, content: Content) -> None:
     match content:
         case pb.StatisticsAnswer():
             answer.statistics.CopyFrom(content)

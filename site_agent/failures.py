@@ -13,6 +13,17 @@ from common.answers import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import FedmapError
 
+# What libraries raise when data or memory are not as they should be. The task fails; the agent goes on.
+UNEXPECTED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _OWN_LOG = "the site's own log says more"
 _SENTENCES: Mapping[str, str] = MappingProxyType(
     {

@@ -15,6 +15,7 @@ from common.fault_points import reach
 from common.log import get_logger
 from common.study_terms import StudyTerms
 from site_agent.connection import Connection
+from site_agent.failures import UNEXPECTED
 from site_agent.heartbeat import Heartbeat
 from site_agent.metrics import SiteMetrics
 from site_agent.notices import Notice, Tell
@@ -22,18 +23,6 @@ from site_agent.outbox_item import OutboxItem
 from site_agent.state import SiteState
 from site_agent.stopping import Stop
 from site_agent.workplace import Workplace
-
-# What libraries raise when data or memory are not as they should be. The task fails; the agent goes on.
-UNEXPECTED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def kind_of(task: pb.Task) -> str:

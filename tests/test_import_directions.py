@@ -1,6 +1,7 @@
 """Imports go one way, and a rule that is not tested is lost: every source file is read with `ast` and judged.
 
     common.errors ← common.algorithm ← rest of common ← aggregator, site_agent, lab (which never meet)
+    the services' stage modules ← integrations, which nothing imports
 
 What runs is not looked at, only what is written: an import inside a function or under TYPE_CHECKING counts.
 """
@@ -16,7 +17,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVICES = ("aggregator", "site_agent", "lab")
-OURS = ("common", *SERVICES)
+OURS = ("common", *SERVICES, "integrations")
+# What a layer over another runtime may take of the services: stages that know no network and no database.
+STAGES = (
+    "aggregator.answer_headers",
+    "aggregator.coordinator_state",
+    "aggregator.results",
+    "aggregator.update_checks",
+    "site_agent.cell_counts",
+    "site_agent.data_loader",
+    "site_agent.egress",
+    "site_agent.egress_checks",
+    "site_agent.failures",
+    "site_agent.local_trainer",
+    "site_agent.policy",
+    "site_agent.state",
+)
 FOLDERS = (*OURS, "tests")
 
 # The algorithm gets tensors and gives tensors. Anything else of the standard library (files, clocks, logging,
@@ -68,6 +84,8 @@ WEB_MODULES = ("common.web", "site_agent.prediction_server")
 WEB_LIBRARIES = ("starlette", "uvicorn", "h11", "jinja2", "markupsafe")
 DATABASE_MODULES = ("aggregator.store",)
 DATABASE_LIBRARIES = ("sqlalchemy", "alembic", "sqlite3", "psycopg")
+FLOWER_MODULES = ("integrations.flower",)
+FLOWER_LIBRARIES = ("flwr", "ray")
 DYNAMIC_IMPORTS = frozenset({"__import__", "import_module"})
 
 
@@ -175,6 +193,10 @@ def _why(module: Module, imported: Import) -> Iterator[str]:
     for service in SERVICES:
         if within(name, service) and within(target, *(other for other in SERVICES if other != service)):
             yield "but aggregator, site_agent and lab never import each other"
+    if within(target, "integrations") and not within(name, "integrations"):
+        yield "but nothing imports an integration"
+    if within(name, "integrations") and within(target, *SERVICES) and not within(target, *STAGES):
+        yield "but an integration takes the services' stages only"
     if within(target, "tests"):
         yield "but nothing imports the tests"
     if imported.top == "pandas" and not within(name, *PANDAS_MODULES):
@@ -183,6 +205,8 @@ def _why(module: Module, imported: Import) -> Iterator[str]:
         yield "but grpc is imported in the transport modules only"
     if imported.top in WEB_LIBRARIES and not within(name, *WEB_MODULES):
         yield "but the web libraries are imported in the web modules only"
+    if imported.top in FLOWER_LIBRARIES and not within(name, *FLOWER_MODULES):
+        yield "but Flower is known to its integration only"
     if imported.top in DATABASE_LIBRARIES and not within(name, *DATABASE_MODULES):
         yield "but the database is spoken to in aggregator.store only"
 
@@ -200,7 +224,8 @@ def test_the_whole_tree_was_read() -> None:
 
 def test_every_listed_exception_still_exists() -> None:
     names = {module.name for module in source_modules()}
-    for listed in (*PANDAS_MODULES, *GRPC_MODULES, *WEB_MODULES, *DATABASE_MODULES):
+    listings = (PANDAS_MODULES, GRPC_MODULES, WEB_MODULES, DATABASE_MODULES, FLOWER_MODULES, STAGES)
+    for listed in (one for listing in listings for one in listing):
         assert any(within(name, listed) for name in names), f"{listed} is listed and gone"
 
 
@@ -247,6 +272,13 @@ def test_every_listed_exception_still_exists() -> None:
         ("site_agent.personal_report", "import jinja2", "jinja2"),
         ("aggregator.doctor", "import sqlite3", "sqlite3"),
         ("lab.simulator", "import tests.common", "tests.common"),
+        ("lab.simulator", "from integrations.flower import strategy", "integrations.flower.strategy"),
+        ("common.models", "import integrations", "integrations"),
+        ("aggregator.wiring", "import flwr", "flwr"),
+        ("integrations.flower.server", "from aggregator.store import Store", "aggregator.store.Store"),
+        ("integrations.flower.node", "import site_agent.connection", "site_agent.connection"),
+        ("integrations.flower.node", "import lab.engines", "lab.engines"),
+        ("integrations.flower.node", "import grpc", "grpc"),
         ("common.models", "import importlib\nimportlib.import_module('lab')", "import_module"),
         ("common.models", "__import__('lab')", "__import__"),
     ],
@@ -276,6 +308,8 @@ def test_a_relative_import_of_a_package_is_resolved_from_the_package_itself() ->
         ("aggregator.store", "from common.algorithm.prior import Prior\nimport sqlite3"),
         ("common.web.pages", "import jinja2\nfrom starlette.routing import Route"),
         ("common.laboratory", "import labelling"),
+        ("integrations.flower.client", "import flwr\nfrom site_agent.local_trainer import perform"),
+        ("integrations.flower.exchange", "from aggregator.update_checks import check_answer"),
     ],
 )
 def test_an_allowed_import_is_left_alone(name: str, source: str) -> None:

@@ -5,7 +5,7 @@ import warnings
 
 from common.contract.v1 import operator_pb2 as common_dot_contract_dot_v1_dot_operator__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -1,0 +1,1 @@
+"""FedMAP on Flower: names of what is installed, nothing else."""

@@ -1,0 +1,107 @@
+"""`python -m tests.bench.flower`: seconds per round on Flower, by our services, in the simulator; one study.
+
+Needs the environment of docs/flower.md. Three T1 sites of invented blood donors on one machine, real
+processes over TLS on loopback for the first two. A round is the time from the end of one to the end of the
+next, the median of all but the first. The three must end with the same model, or nothing is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from aggregator.store.blobs import BlobStore
+from common.data.cohort_directory import read_cohort_directory
+from common.models import model_of
+from common.parameter_files import decode_prior
+from common.plan import StudyPlan, load_plan
+from common.run_folder import PRIOR, read_run
+from common.study_terms import StudyTerms
+from integrations.flower.local_deployment import deploy
+from lab.cohorts import make_cohort
+from lab.engines import make_engine
+from lab.federation import load_federation
+from lab.local_federation import LocalFederation, LocalSite
+from lab.methods.fedmap import FedMap
+from lab.simulation import simulate
+from tests.services.studies import SEED, SmallStudy, run_through
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS, SCALE, COHORT_SEED = 8, 0.25, 7
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Median seconds of a round, and the bytes of μ and ψ."""
+
+    seconds: float
+    model: bytes
+
+
+def on_flower(plan: Path, cohort: Path, folder: Path, seed: int) -> Measured:
+    terms = StudyTerms.of_plan(load_plan(plan), ROUNDS, seed)
+    sites = [entry for entry in read_cohort_directory(cohort) if entry.tier == 1]
+    out = folder / "out"
+    deploy(
+        folder / "deployment", terms, sites, {"terms": terms.to_json(), "sites": len(sites), "out": str(out)}
+    )
+    run, _ = read_run(out)
+    return Measured(
+        _between([one.closed_unix_ms / 1000 for one in run.rounds]), _model(terms.plan, out / PRIOR)
+    )
+
+
+def by_services(plan: Path, cohort: Path, folder: Path) -> Measured:
+    entries = [entry for entry in read_cohort_directory(cohort) if entry.tier == 1]
+    sites = tuple(LocalSite(entry.site, entry.region, entry.path) for entry in entries)
+    with LocalFederation(folder / "federation") as federation:
+        status = run_through(federation, SmallStudy(plan, cohort, sites, ROUNDS))
+        prior = BlobStore(federation.aggregator_folder / "state" / "blobs").path(status.prior_digest)
+        closed = [one.closed_unix_ms / 1000 for one in status.history]
+        return Measured(_between(closed), _model(load_plan(plan), prior))
+
+
+def in_the_simulator(plan: Path, cohort: Path, seed: int) -> Measured:
+    federation = load_federation(load_plan(plan), cohort)
+    ended: list[float] = []
+    study = simulate(
+        federation, FedMap(), make_engine("loop"), ROUNDS, seed, lambda _: ended.append(time.monotonic())
+    )
+    assert study.trained.prior is not None
+    mu, psi = study.trained.prior.mu, study.trained.prior.psi
+    return Measured(_between(ended), mu.numpy().tobytes() + psi.numpy().tobytes())
+
+
+def _between(ended: Sequence[float]) -> float:
+    return median(after - before for before, after in pairwise(ended))
+
+
+def _model(plan: StudyPlan, path: Path) -> bytes:
+    prior = decode_prior(model_of(plan).network, plan.prior, path).prior
+    return prior.mu.numpy().tobytes() + prior.psi.numpy().tobytes()
+
+
+def main() -> None:
+    plan = ROOT / "lab" / "plans" / "interval.toml"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_cohort("interval", folder / "cohort", SCALE, COHORT_SEED)
+        simulated = in_the_simulator(plan, folder / "cohort", SEED)
+        served = by_services(plan, folder / "cohort", folder)
+        flown = on_flower(plan, folder / "cohort", folder, SEED)
+    if not simulated.model == served.model == flown.model:
+        sys.exit("the three models differ")
+    for what, one in (("simulator", simulated), ("services", served), ("Flower", flown)):
+        ratio = one.seconds / simulated.seconds
+        sys.stdout.write(f"{what:10} {one.seconds:7.2f} s a round  {ratio:6.1f} × the simulator\n")
+    sys.stdout.write(f"Flower against the services: {flown.seconds / served.seconds:.1f} ×\n")
+
+
+if __name__ == "__main__":
+    main()

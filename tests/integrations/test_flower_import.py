@@ -1,0 +1,96 @@
+"""A Flower run becomes a signed bundle that a clinic predicts with; a changed folder does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from common.study_terms import StudyTerms
+from integrations.flower.flower_commands import command_path
+from integrations.flower.server import run_study
+from tests.integrations.conftest import GridInHand, NodeInHand
+from tests.services.studies import SmallStudy
+
+
+def command(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [command_path(program), *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def out(terms: StudyTerms, nodes: dict[int, NodeInHand], tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    run_study(GridInHand(nodes), {"terms": terms.to_json(), "sites": 3, "out": str(folder)})
+    return folder
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Path:
+    """An aggregator that was set up, and does not run."""
+    folder = tmp_path / "centre"
+    folder.mkdir()
+    done = command(folder, "fedmap-aggregator", "init", "--address", "localhost:39443")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_flower_run_is_released_verified_and_predicts(
+    study: SmallStudy, out: Path, centre: Path, tmp_path: Path
+) -> None:
+    imported = {}
+    for tier in ("2", "3"):
+        options = ["--tier", tier, "--to", str(tmp_path), "--json"]
+        done = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(out), *options)
+        assert done.returncode == 0, done.stderr
+        imported[tier] = json.loads(done.stdout)
+        assert imported[tier]["made"]
+    again = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(out), "--tier", "3", "--json")
+    assert json.loads(again.stdout) == {**imported["3"], "made": False, "file": None}
+    trusted = ["--fingerprint", imported["3"]["key_fingerprint"], "--store", str(tmp_path / "bundles")]
+    for tier in ("2", "3"):
+        file = imported[tier]["file"]
+        verified = command(tmp_path, "fedmap-site", "bundle", "verify", file, *trusted)
+        assert verified.returncode == 0, verified.stderr
+    file = imported["3"]["file"]
+    installed = command(tmp_path, "fedmap-site", "bundle", "install", file, *trusted)
+    assert installed.returncode == 0, installed.stderr
+    options = ["--data", str(study.sites[0].data), "--bundle", "toy-t3", "--out", "predictions.csv"]
+    predicted = command(tmp_path, "fedmap-site", "predict", *options, "--store", str(tmp_path / "bundles"))
+    assert predicted.returncode == 0, predicted.stderr
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 161
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda run: run["rounds"].pop(), "rounds are missing"),
+        (lambda run: run.update(terms_digest="0" * 64), "the terms have another digest"),
+        (lambda run: run["rounds"][0]["weights"].update(a=5.0), "weights are not such"),
+        (lambda run: run["sites"][0].update(evaluation='{"test_rows": "3"}'), "below the plan's floor"),
+        (lambda run: run["sites"][0].update(statistics='{"rows": "200", "events": "3"}'), "floor"),
+        (lambda run: run["rule"].update(threshold=7.0), "no probability"),
+        (lambda run: run.update(prior_digest="0" * 64), "is not the prior of its run"),
+        (lambda run: run.update(surprise=1), "cannot be read"),
+    ],
+    ids=["round", "terms", "weights", "small cell", "events", "rule", "prior", "key"],
+)
+def test_a_folder_that_was_changed_is_not_released(
+    change: object, reason: str, out: Path, centre: Path
+) -> None:
+    run = json.loads((out / "run.json").read_text())
+    assert callable(change)
+    change(run)
+    (out / "run.json").write_text(json.dumps(run))
+    done = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(out))
+    assert done.returncode == 1
+    assert reason in done.stderr.replace("\n", " ")
+
+
+def test_a_folder_without_a_complete_run_is_refused(centre: Path, tmp_path: Path) -> None:
+    done = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(tmp_path))
+    assert done.returncode == 1
+    assert "not complete" in done.stderr.replace("\n", " ")

@@ -1,0 +1,307 @@
+"""A study by Flower's messages, apps and strategy, without the network: what holds, and who is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from common.contract.v1 import federation_pb2 as pb
+from common.digests import sha256_hex
+from common.errors import ConflictError, RejectedError, TrainingError, UnreachableError
+from common.models import model_of
+from common.parameter_files import decode_parameters, decode_prior
+from common.run_folder import read_run
+from common.study_terms import StudyTerms
+from common.tensor_files import encode_tensors
+from integrations.flower.client import make_client_app
+from integrations.flower.grid_nodes import wait_for_nodes
+from integrations.flower.node import simulated_node
+from integrations.flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
+from integrations.flower.server import FAILED, run_settings, run_study
+from integrations.flower.strategy import FedMAP
+from tests.integrations.conftest import GridInHand, NodeInHand, Spoil
+from tests.services.studies import SmallStudy
+
+Nodes = dict[int, NodeInHand]
+
+
+def config(terms: StudyTerms, out: Path, sites: int = 3) -> dict[str, object]:
+    return {"terms": terms.to_json(), "sites": sites, "out": str(out)}
+
+
+def run(nodes: Nodes, terms: StudyTerms, out: Path) -> FedMAP:
+    return run_study(GridInHand(nodes), config(terms, out, len(nodes)))
+
+
+def train(nodes: Nodes, terms: StudyTerms, scratch: Path) -> FedMAP:
+    """The study without its last evaluation, which is the slow part."""
+    strategy, grid = FedMAP(terms, scratch), GridInHand(nodes)
+    strategy.start(grid, strategy.open(grid, len(nodes)), terms.rounds)
+    return strategy
+
+
+def refusals(strategy: FedMAP) -> list[tuple[str, str, str]]:
+    return [(one.site, one.task, one.code) for one in strategy.refused]
+
+
+def in_round_one(change: Spoil) -> Spoil:
+    """Spoils the update of the first round alone."""
+
+    def spoil(order: Message, reply: Message) -> Message | None:
+        return change(order, reply) if read_order(order.content).task.id == "round-1" else reply
+
+    return spoil
+
+
+def with_tensors(reply: Message, order: Message, data: bytes) -> Message:
+    """The same answer with other tensors, honestly labelled."""
+    found = read_reply(reply.content)
+    found.answer.tensors_digest, found.answer.tensors_size = sha256_hex(data), len(data)
+    return Message(reply_record(Reply(found.answer, found.region, data)), reply_to=order)
+
+
+def update_with(terms: StudyTerms, value: float, shape: tuple[int, ...] | None = None) -> Spoil:
+    """An update whose first tensor is all one value, or of another shape."""
+
+    def change(order: Message, reply: Message) -> Message:
+        network = model_of(terms.plan).network
+        found = decode_parameters(network, read_reply(reply.content).tensors)
+        named = dict(network.spec.to_mapping(found.theta.clone()))
+        first = next(iter(named))
+        named[first] = torch.full(shape or tuple(named[first].shape), value)
+        return with_tensors(reply, order, encode_tensors(named))
+
+    return in_round_one(change)
+
+
+def test_the_study_gives_the_simulators_models_bit_for_bit(
+    study: SmallStudy, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    run(nodes, terms, tmp_path / "out")
+    simulated = study.simulated()
+    assert simulated.trained.prior is not None
+    told, data = read_run(tmp_path / "out")
+    network = model_of(terms.plan).network
+    prior = decode_prior(network, terms.plan.prior, data).prior
+    assert torch.equal(prior.mu, simulated.trained.prior.mu)
+    assert torch.equal(prior.psi, simulated.trained.prior.psi)
+    assert told.rule.threshold == (simulated.rule.threshold and simulated.rule.threshold.value)
+    for site in study.sites:
+        folder = tmp_path / f"state-{site.name}" / "run-1" / "studies" / study.name / "models"
+        own = decode_parameters(network, folder / "round-0002.safetensors")
+        assert torch.equal(own.theta, simulated.trained.personal[site.name].theta), site.name
+    assert (tmp_path / "out" / "tables" / "metrics.csv").read_text().count("\n") > 30
+
+
+def test_simulated_nodes_keep_their_models_in_the_context_and_give_the_same_bits(
+    study: SmallStudy, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    for number, node in nodes.items():
+        node.app = make_client_app(simulated_node)
+        node.context.node_config = {"partition-id": number - 1, "num-partitions": 3}
+        node.context.run_config = {"cohort": str(study.cohort)}
+    strategy = run(nodes, terms, tmp_path / "out")
+    simulated = study.simulated()
+    assert simulated.trained.prior is not None
+    prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, strategy.prior).prior
+    assert torch.equal(prior.mu, simulated.trained.prior.mu)
+    assert not strategy.refused
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6], ids=["nan", "infinite", "far too large"])
+def test_an_update_of_rubbish_is_left_out_of_its_round_alone(
+    value: float, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes[2].spoil = update_with(terms, value)
+    strategy = train(nodes, terms, tmp_path)
+    assert refusals(strategy) == [("b", "round-1", "rejected")]
+    assert [sorted(note.weights) for note in strategy.rounds] == [["a", "c"], ["a", "b", "c"]]
+
+
+def test_an_update_of_another_shape_is_left_out(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:
+    nodes[2].spoil = update_with(terms, 0.0, (2, 2))
+    assert refusals(train(nodes, terms, tmp_path)) == [("b", "round-1", "rejected")]
+
+
+def test_tensors_that_changed_on_the_way_are_left_out(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    def change(order: Message, reply: Message) -> Message:
+        found = read_reply(reply.content)
+        return Message(reply_record(Reply(found.answer, "", found.tensors[::-1])), reply_to=order)
+
+    nodes[1].spoil = in_round_one(change)
+    assert refusals(train(nodes, terms, tmp_path)) == [("a", "round-1", "integrity")]
+
+
+def test_a_node_that_falls_silent_is_left_out_and_asked_again(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes[3].spoil = in_round_one(lambda _order, _reply: None)
+    strategy = train(nodes, terms, tmp_path)
+    assert refusals(strategy) == [("c", "round-1", "unreachable")]
+    assert "c" in strategy.rounds[1].weights
+
+
+def test_a_node_whose_app_crashes_is_left_out_and_its_words_do_not_travel(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    secret = "patient 4711"
+    nodes[1].spoil = in_round_one(lambda order, _reply: Message(Error(code=2, reason=secret), reply_to=order))
+    strategy = run(nodes, terms, tmp_path / "out")
+    assert refusals(strategy) == [("a", "round-1", "rejected")]
+    assert [one.site for one in read_run(tmp_path / "out")[0].refusals] == ["a"]
+    assert secret not in (tmp_path / "out" / "run.json").read_text()
+
+
+def test_a_crash_in_training_is_answered_as_a_failure(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("patient 4711")
+
+    monkeypatch.setattr("integrations.flower.client.AnswerChecks.run", crash)
+    with pytest.raises(TrainingError, match="the fit gave no usable result"):
+        run(nodes, terms, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / FAILED).read_text())
+    assert [one["code"] for one in told["refusals"]] == ["training"] * 3
+    assert "4711" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("data", "/nowhere/a.csv", "data"),
+        ("terms", "0" * 64, "not_found"),
+        ("policy", "/nowhere/policy.toml", "config"),
+        ("site", "No Such Name", "rejected"),
+        ("state", "", "config"),
+    ],
+    ids=["no data", "another plan", "no policy", "no name", "no state"],
+)
+def test_a_node_that_is_not_fit_for_the_study_is_left_out_of_it(
+    key: str, value: str, code: str, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes[1].context.node_config[key] = value
+    strategy = train(nodes, terms, tmp_path)
+    (left_out,) = strategy.refused
+    assert (left_out.task, left_out.code) == ("statistics", code)
+    assert left_out.site in ("a", "node 1")
+    assert sorted(strategy.members) == ["b", "c"]
+
+
+def test_a_node_with_other_columns_is_left_out_of_the_study(
+    study: SmallStudy, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    file = study.sites[0].data
+    header, _, rows = file.read_text().partition("\n")
+    file.write_text(header.replace("b", "q", 1) + "\n" + rows)
+    strategy = train(nodes, terms, tmp_path)
+    assert refusals(strategy) == [("a", "statistics", "data")]
+    assert "q" not in strategy.refused[0].reason.split()
+
+
+def test_a_policy_that_wants_a_persons_review_keeps_the_node_out(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "careful.toml").write_text("min_rows = 10\nmin_events = 0\n")  # egress is review by default
+    nodes[2].context.node_config["policy"] = str(tmp_path / "careful.toml")
+    strategy = train(nodes, terms, tmp_path)
+    assert [(one.task, one.code) for one in strategy.refused] == [("statistics", "rejected")]
+
+
+def test_two_nodes_of_one_name_are_both_left_out(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:
+    impostor = NodeInHand(
+        Context(4, 4, dict(nodes[1].context.node_config), nodes[1].context.state, {}), nodes[1].app
+    )
+    strategy = train({**nodes, 4: impostor}, terms, tmp_path)
+    assert refusals(strategy) == [("a", "statistics", "rejected")] * 2
+    assert sorted(strategy.members) == ["b", "c"]
+
+
+def test_a_node_that_answers_for_another_site_is_left_out(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    def change(order: Message, reply: Message) -> Message:
+        found = read_reply(reply.content)
+        found.answer.site = "c"
+        return Message(reply_record(found), reply_to=order)
+
+    nodes[1].spoil = in_round_one(change)
+    assert refusals(train(nodes, terms, tmp_path)) == [("a", "round-1", "rejected")]
+
+
+def test_a_round_in_which_every_node_failed_is_an_error_and_leaves_no_result(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    for node in nodes.values():
+        node.spoil = update_with(terms, np.nan)
+    with pytest.raises(TrainingError, match="round 1: 0 usable answer"):
+        run(nodes, terms, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [FAILED]
+    told = json.loads((tmp_path / "out" / FAILED).read_text())
+    assert {one["site"] for one in told["refusals"]} == {"a", "b", "c"}
+
+
+def test_a_round_below_the_quorum_is_an_error(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:
+    for number in (1, 2):
+        nodes[number].spoil = in_round_one(lambda _order, _reply: None)
+    with pytest.raises(TrainingError, match=r"round 1: 1 usable answer.*2 are needed"):
+        run(nodes, terms, tmp_path / "out")
+
+
+def test_another_site_gives_the_first_model_where_the_drawn_one_fails(
+    terms: StudyTerms, nodes: Nodes, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def spoil(order: Message, reply: Message) -> Message | None:
+        if read_order(order.content).task.kind != pb.TASK_KIND_INITIALISE:
+            return reply
+        asked.append(order.metadata.dst_node_id)
+        return None if len(asked) == 1 else reply
+
+    for node in nodes.values():
+        node.spoil = spoil
+    strategy = train(nodes, terms, tmp_path)
+    assert len(set(asked)) == 2
+    assert [one.task for one in strategy.refused] == ["initialise"]
+
+
+def test_a_message_that_is_not_fedmaps_is_answered_as_a_failure(nodes: Nodes) -> None:
+    app: ClientApp = nodes[1].app
+    foreign = Message(nodes[1].context.state, 1, "train")
+    found = read_reply(app(message=foreign, context=nodes[1].context).content)
+    assert found.answer.failure.code == "rejected"
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text("mine")
+    with pytest.raises(ConflictError):
+        run(nodes, terms, tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").read_text() == "mine"
+
+
+def test_every_fault_of_the_runs_configuration_is_told_at_once() -> None:
+    with pytest.raises(Exception, match=r"(?s)terms:.*sites:.*out:"):
+        run_settings({"out": "relative"})
+
+
+def test_too_few_nodes_are_an_error_and_not_waited_for_for_ever(nodes: Nodes) -> None:
+    with pytest.raises(UnreachableError, match="3 node"):
+        wait_for_nodes(GridInHand(nodes), 4, 0)
+
+
+def test_tensors_in_another_form_than_safetensors_are_refused(nodes: Nodes) -> None:
+    from flwr.app import ArrayRecord
+
+    with pytest.raises(RejectedError):
+        tensor_bytes(ArrayRecord([np.zeros(3)]))
+    assert nodes
