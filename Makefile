@@ -49,8 +49,8 @@ demo: $(READY) ## a federation of real processes on this machine, with a results
 	$(BIN)/fedmap-lab demo --out out/demo
 
 test: $(READY) $(FLOWER_READY) lint ## everything CI runs: lint, types, all tests but the long ones
-	$(BIN)/pytest -n auto --dist loadgroup -m "not long" --ignore tests/integrations
-	$(FLOWER_BIN)/pytest -m "not long" tests/integrations
+	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations
+	$(FLOWER_BIN)/pytest tests/integrations
 
 test-all: test ## the long tests as well (Flower on Ray, the commands of docs/flower.md)
 	$(FLOWER_BIN)/pytest -m long tests
