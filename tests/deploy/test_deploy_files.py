@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,23 @@ def test_the_steps_of_the_compose_federation_run_on_the_python_of_any_image(modu
             imported.add(node.module or "")
     foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     assert {name for name in foreign if not name.startswith("deploy.federation")} == set()
+
+
+VERSIONED = (
+    "docker-compose.yml",
+    "deploy/README.md",
+    "deploy/federation/example.env",
+    "deploy/site_agent/docker-compose.yml",
+    *(f"deploy/{image}/Dockerfile" for image in ("aggregator", "site_agent", "lab")),
+    *(
+        f"deploy/kubernetes/overlays/{overlay}/kustomization.yaml"
+        for overlay in ("aggregator-postgres", "aggregator-sqlite", "site-proxy", "site-review")
+    ),
+)
+
+
+@pytest.mark.parametrize("file", VERSIONED)
+def test_every_file_names_the_version_of_the_project(file: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    named = re.findall(r"(?:fedmap-\w+:|VERSION(?:=|:-)|newTag: )(\d+\.\d+\.\d+)", (ROOT / file).read_text())
+    assert set(named) == {project}
