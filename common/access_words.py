@@ -28,6 +28,10 @@ def let_in(path: Path) -> str:
     if owner is None or owner[1].st_uid == me:
         return f"Give user {me} access to {path} (chmod u+rwX)."
     closed, facts = owner
+    if closed != path:  # never hand out a folder above it: it may be the whole system's
+        if os.access(closed, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            return f"Make it for user {me}: install -d -m 700 -o {me} {path}."
+        return f"Let user {me} pass through {closed} (setfacl -m u:{me}:x {closed}), or put it elsewhere."
     give = f"Give it to user {me}: chown -R {me} {closed}"
     return f"{give}." if facts.st_uid == 0 else f"{give}; or run as user {facts.st_uid}."
 

@@ -1,6 +1,6 @@
 """How a program of FedMAP ends: what it prints when something failed, and the exit code that says what kind.
 
-One place for `fedmap-aggregator`, `fedmap-site` and `fedmap-lab`. Numbers from 64 on are those of
+One place for all programs. Numbers from 64 on are those of
 <sysexits.h>, which systemd shows by name (78/CONFIG): what starts a service again can tell a fault that only
 a person mends from one that may pass. docs/errors.md explains every code. Only failures that have words are
 caught here; a defect ends with its stack trace.

@@ -62,14 +62,15 @@ def purge_command(
     for item in site.outbox.items("waiting_review", "released"):
         if item.study == study:
             site.outbox.withdraw(item.id, "the study is purged", by)
-    path = purge.purge(study, by)
+    path, record = purge.purge(study, by)
+    files = len(record.deleted)
     if out is not None:
         write_durably(out, read_file(path), mode=0o644)
     if as_json:
-        print_json({"study": study, "files": len(found), "bytes": size, "certificate": str(out or path)})
+        print_json({"study": study, "files": files, "bytes": record.bytes, "certificate": str(out or path)})
         return
     print_text(
-        f"{len(found)} file(s) of {study}, {size:,} bytes, were deleted.",
+        f"{files} file(s) of {study}, {record.bytes:,} bytes, were deleted.",
         f"The signed certificate of deletion: {out or path}",
         "Backups that were made before still hold them: delete those when their time is up.",
     )

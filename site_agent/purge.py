@@ -64,8 +64,8 @@ class SitePurge:
             )
         return found
 
-    def purge(self, study: str, actor: str) -> Path:
-        """Delete what is kept of a study that the site takes no part in; the path of the certificate."""
+    def purge(self, study: str, actor: str) -> tuple[Path, DeletionRecord]:
+        """Delete what is kept of a study that the site takes no part in; the certificate and what it says."""
         signer = self._signer()  # before anything goes: without a key there is no certificate
         begun = self._begun(study)
         if not begun.exists():
@@ -88,7 +88,7 @@ class SitePurge:
             begun.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error(error, begun) from error
-        return path
+        return path, record
 
     def interrupted(self) -> tuple[str, ...]:
         """Studies whose deletion was begun and not finished, sorted."""

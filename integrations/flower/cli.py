@@ -16,8 +16,9 @@ import typer
 from rich.console import Console
 
 from common.data.cohort_directory import SiteEntry, read_cohort_directory
-from common.errors import DataError, FedmapError
+from common.errors import DataError
 from common.plan import load_plan
+from common.program_end import run_program
 from common.study_terms import StudyTerms
 from integrations.flower.flower_commands import LOCAL, FlowerRun, run_to_its_end, simulation_superlink
 
@@ -141,10 +142,4 @@ def _tell(terms: StudyTerms, out: Path, as_json: bool) -> None:
 
 
 def main() -> None:
-    try:
-        app()
-    except FedmapError as error:
-        say.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_program(app, say)

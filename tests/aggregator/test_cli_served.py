@@ -202,7 +202,7 @@ def test_a_study_that_waits_for_approvals_starts_with_the_last_of_them(served: P
         assert starting.stderr is not None
         assert "wait-a, wait-b" in starting.stderr.readline()
         for home in homes:
-            approved = agent(home, "approve", str(created["terms_digest"]), "--approver", "Dr Kim")
+            approved = agent(home, "approve", str(created["terms_digest"]), "--approver", "Data protection")
             assert approved.returncode == 0, approved.stderr
         out, _ = starting.communicate(timeout=60)
     assert "Study waited: started. Phase: statistics." in out
@@ -229,7 +229,7 @@ def test_a_site_joins_and_approves_by_files_alone(served: Path, tmp_path: Path) 
     exported = aggregator(served, "round", "export", "by-files", "--site", "island", "--out", offer)
     assert "fedmap-site approve --file offer.drop" in exported.stdout
     approved = agent(
-        tmp_path, "approve", "--file", "offer.drop", "--approver", "Dr Kim", "--out", "approval.drop"
+        tmp_path, "approve", "--file", "offer.drop", "--approver", "Data protection", "--out", "approval.drop"
     )
     assert approved.returncode == 0, approved.stderr
     for _ in range(2):  # repeating it changes nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from common.telemetry import TelemetryServer
 from site_agent.config import SiteConfig
 from site_agent.policy import read_policy
 from tests.deploy.kubernetes_files import FOLDER, OVERLAYS, Built, built, manifests
+
+VERSION = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]["version"]
 
 VERSIONS = ("1.31", "1.34", "1.37")
 LABELS = ("enforce", "audit", "warn")
@@ -186,7 +189,7 @@ def test_containers_run_commands_and_options_that_exist(overlay: Built) -> None:
         known = {option for parameter in root.commands[name].params for option in parameter.opts}
         assert {word.partition("=")[0] for word in rest} <= known
         assert container["image"] == overlay.container["image"]
-        assert container["image"].endswith(":0.1.0")
+        assert container["image"].endswith(f":{VERSION}")
 
 
 def test_the_first_start_makes_an_identity_and_a_later_one_does_not(overlay: Built) -> None:

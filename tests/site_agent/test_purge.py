@@ -96,7 +96,7 @@ def test_a_site_that_left_deletes_all_it_has_of_the_study_and_nothing_else(site:
     site.state.leave(STUDY)
     others = site.left("another")
     planned = site.purge.plan(STUDY)
-    path = site.purge.purge(STUDY, "kim")
+    path, _ = site.purge.purge(STUDY, "kim")
     assert not site.state.study_folder(STUDY).exists()
     assert site.outbox.folders_of(STUDY) == ()
     assert {one.name for one in site.left() if one.name != "audit.jsonl"} == set()
