@@ -80,7 +80,7 @@ class Engine:
         return done
 
     def remove_project(self, folder: Path, project: str, *files: str, **settings: str) -> None:
-        """`down --volumes`, which has to leave nothing; what it does leave is removed before the test fails."""
+        """`down --volumes`, which has to leave nothing; what it does leave goes before the test fails."""
         self.compose(folder, project, *files, "down", "--volumes", **settings)
         left = {kind: self._named(kind, project) for kind in ("container", "volume", "network")}
         for kind, names in left.items():
