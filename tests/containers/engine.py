@@ -80,13 +80,18 @@ class Engine:
         return done
 
     def remove_project(self, folder: Path, project: str, *files: str, **settings: str) -> None:
-        """`down --volumes`, and whatever that left because a container took too long to end."""
+        """`down --volumes`, which has to leave nothing; what it does leave goes before the test fails."""
         self.compose(folder, project, *files, "down", "--volumes", **settings)
-        for kind, listing in (("container", "ls --all"), ("volume", "ls"), ("network", "ls")):
-            mine = f"--filter=label=com.docker.compose.project={project}"
-            left = self.run(kind, *listing.split(), "--quiet", mine).stdout.split()
-            if left:
-                self.run(kind, "rm", "--force", *left)
+        left = {kind: self._named(kind, project) for kind in ("container", "volume", "network")}
+        for kind, names in left.items():
+            if names:
+                self.run(kind, "rm", "--force", *names)
+        assert not any(left.values()), f"`down --volumes` has left {left}"
+
+    def _named(self, kind: str, project: str) -> list[str]:
+        everything, name = (["--all"], "Names") if kind == "container" else ([], "Name")
+        listed = self.run(kind, "ls", *everything, "--format", f"{{{{.{name}}}}}").stdout.split()
+        return [one for one in listed if one.startswith((f"{project}_", f"{project}-"))]
 
 
 def find_engine() -> Engine:
