@@ -60,7 +60,8 @@ def read_profile(path: Path) -> OperatorProfile:
             str(path),
             (f"the operator profile cannot be read: {error.strerror or 'it cannot be opened'}",),
             hint="give --profile (or FEDMAP_OPERATOR_PROFILE) the file that `fedmap-aggregator init` or "
-            "`fedmap-aggregator operator add` wrote; `init` has not run yet if there is none, or your own PKI issues it (docs/operator.md, Operators)",
+            "`fedmap-aggregator operator add` wrote; `init` has not run yet if there is none, "
+            "or your own PKI issues it (docs/operator.md, Operators)",
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
