@@ -43,6 +43,7 @@ STATUS: dict[str, grpc.StatusCode] = {
     "config": Code.UNAVAILABLE,
     "storage": Code.UNAVAILABLE,
     "unreachable": Code.UNAVAILABLE,
+    "port": Code.UNAVAILABLE,
     "service": Code.FAILED_PRECONDITION,
     "token": Code.UNAUTHENTICATED,
     "not_allowed": Code.PERMISSION_DENIED,

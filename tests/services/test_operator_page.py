@@ -8,6 +8,7 @@ story below takes another study or invites the site again, as the page says one 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,8 +113,15 @@ def here(*starts: str) -> list[str]:
     return [c for c in dict.fromkeys(found) if c.removeprefix(PROGRAM).startswith(starts or ("",))]
 
 
-def test_the_operators_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Tables are fitted to the width of a terminal, so that long paths would be folded."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_the_operators_commands_run_as_written(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(short_folder)
     for name in ("FEDMAP_AGGREGATOR_CONFIG", "FEDMAP_OPERATOR_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     Path("plan.toml").write_text(PLAN)
