@@ -8,7 +8,6 @@ story below takes another study or invites the site again, as the page says one 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import aggregator.cli
-from aggregator.cli_output import load_config
+from aggregator.cli_output import answer, load_config
 from aggregator.initialise import load_authority
 from aggregator.wiring import Aggregator
 from common.contract.v1 import federation_pb2
@@ -113,15 +112,9 @@ def here(*starts: str) -> list[str]:
     return [c for c in dict.fromkeys(found) if c.removeprefix(PROGRAM).startswith(starts or ("",))]
 
 
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """Tables are fitted to the width of a terminal, so that long paths would be folded."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def test_the_operators_commands_run_as_written(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(short_folder)
+def test_the_operators_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(answer, "width", 300)  # long paths fold where tests run side by side
     for name in ("FEDMAP_AGGREGATOR_CONFIG", "FEDMAP_OPERATOR_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     Path("plan.toml").write_text(PLAN)
