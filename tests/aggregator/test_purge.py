@@ -197,6 +197,23 @@ def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None
         assert "quarantine" in {one.kind for one in certificate(centre).deleted}
 
 
+def test_a_site_that_sends_a_text_for_a_digest_blocks_no_purge(tmp_path: Path) -> None:
+    with centre_in(tmp_path) as centre:
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        task = sites[0].next_task()
+        assert task is not None
+        answer, tensors = scripted(study, task, "north")
+        answer.tensors_digest = "x"
+        with pytest.raises(RejectedError):
+            sites[0].submit(answer, tensors)
+        centre.control(study, pb.STUDY_ACTION_ABORT)
+        assert purge(centre, dry_run=True).files
+        assert purge(centre).done
+        assert kept(centre) == set()
+
+
 def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centre: Centre) -> None:
     blobs = centre.store.blobs
     old, new = blobs.put(b"of an upload that was cut off"), blobs.put(b"of one that arrives now")
@@ -275,6 +292,23 @@ def test_an_ended_study_is_purged_when_its_time_is_up_and_not_before(centre: Cen
     assert centre.service.study(second.terms.study).state.purged_at is None  # it has not ended
     rule.run()
     assert ("retention", "study.purged", STUDY) in actions(centre)
+
+
+def test_a_study_that_cannot_be_deleted_does_not_keep_the_others(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(centre, name="a-first")
+    whole = centre.purge.purge
+
+    def purge_of_most(name: str, with_bundles: bool, actor: str) -> DeletionRecord:
+        if name == "a-first":
+            raise StorageError("the disk is broken", hint="mend it")
+        return whole(name, with_bundles, actor)
+
+    monkeypatch.setattr(centre.purge, "purge", purge_of_most)
+    centre.clock.now += 31 * DAY_MS
+    retention(centre, days_after_end=30).run()
+    assert certificate(centre).actor == "retention"
 
 
 def test_pruned_rounds_lose_their_files_and_the_study_goes_on_to_the_same_model(tmp_path: Path) -> None:
