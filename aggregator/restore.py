@@ -28,7 +28,7 @@ from aggregator.backup_archive import (
     verify_archive,
 )
 from aggregator.config import NO_CONFIG, AggregatorConfig
-from aggregator.state_layout import database_url, restoring_mark
+from aggregator.state_layout import database_files, database_url, restoring_mark
 from aggregator.store import BlobStore, Store, read_url
 from aggregator.store.audit_records import AuditRecords
 from aggregator.store.portable import check_empty, check_revision, load
@@ -69,6 +69,7 @@ def restore_backup(path: Path, config_file: Path, now: datetime) -> Restored:
     manifest = check_backup(path)  # (1)
     written = not config_file.exists()
     config = _config(path, config_file, manifest)
+    _check_places(config, manifest)
     state = config.server.state
     make_folder(state)
     with FolderLock(state / "lock"):
@@ -105,6 +106,20 @@ def _config_text(path: Path) -> bytes:
     raise IntegrityError(f"{path.name} holds no configuration", hint="Give --config a file that exists.")
 
 
+def _check_places(config: AggregatorConfig, manifest: BackupManifest) -> None:
+    """No file of the backup may lie over what the restore itself writes: rows, locks, the mark."""
+    state = config.server.state.resolve()
+    own = {state / name for name in (*_LOCKS, restoring_mark(state).name)} | database_files(config)
+    for name in manifest.files:
+        target = (state / name.removeprefix(STATE)).resolve()
+        if name.startswith(STATE) and not own.isdisjoint((target, *target.parents)):
+            raise ConflictError(
+                f"the backup holds the file {name}, and the restore itself writes there",
+                hint="It may be an old database that lay beside the one in use. Let database.url in "
+                "aggregator.toml name another file or PostgreSQL, and restore again.",
+            )
+
+
 def _make_room(config: AggregatorConfig) -> None:
     """An empty state folder and database; what an interrupted restore left is cleared."""
     state = config.server.state
@@ -138,7 +153,7 @@ def _fill(path: Path, config: AggregatorConfig, manifest: BackupManifest, now: d
             if member.name == DATABASE and manifest.schema_revision:
                 load(url, manifest.schema_revision, manifest.tables, _whole(member, manifest), note)
                 reach("aggregator.restored_rows")
-            elif member.name.startswith(STATE):
+            elif member.name.startswith(STATE) and member.name in manifest.files:
                 _put(member, config.server.state / member.name.removeprefix(STATE), manifest)
             elif member.name not in (DATABASE, CONFIG, MANIFEST, CHECKSUM):
                 raise _changed(member)

@@ -380,6 +380,60 @@ def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(home: Path,
     assert actions(new)[-1] == "backup.restore"
 
 
+def with_an_old_database(home: Path, live: Path) -> None:
+    """The aggregator has moved to another database; the file of the old one is still there."""
+    shutil.copy(home / "state" / "fedmap.db", live)
+    (home / "aggregator.toml").write_text(CONFIG + f'[database]\nurl = "sqlite:///{live}"\n')
+    store = make_store(config_of(home))
+    with store.transaction() as transaction:
+        transaction.audit.append("kim", "test.newer", "x", {}, 1)
+    store.close()
+
+
+def test_an_old_database_in_the_state_folder_does_not_come_back_over_the_rows(
+    home: Path, tmp_path: Path
+) -> None:
+    with_an_old_database(home, tmp_path / "live.db")
+    made = backup(home, tmp_path / "all.backup")
+    assert not [name for name in made.manifest.files if "fedmap.db" in name]
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "aggregator.toml").write_text(CONFIG)
+    restore(made.path, new)
+    assert actions(new)[-2:] == ["test.newer", "backup.restore"]
+
+
+def test_a_database_behind_a_link_is_not_copied_beside_sqlite(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(home / "state")
+    (home / "state" / "fedmap.db").rename(home / "state" / "other.db")
+    (home / "aggregator.toml").write_text(
+        CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "link" / "other.db"}"\n'
+    )
+    made = backup(home, tmp_path / "all.backup")
+    assert not [name for name in made.manifest.files if "other.db" in name]
+
+
+@pytest.mark.parametrize("name", ["fedmap.db", "fedmap.db-wal", "lock", "upkeep.lock", ".restoring"])
+def test_a_backup_with_a_file_where_the_restore_itself_writes_is_refused(
+    home: Path, tmp_path: Path, name: str
+) -> None:
+    (home / "state" / "extra-file").write_text("old")
+    made = backup(home, tmp_path / "all.backup")
+    old, renamed = "state/extra-file", f"state/{name}"
+
+    def rename(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
+        info.name = renamed if info.name == old else info.name
+        put(archive, info, data)
+
+    data = rewritten(rename)(made.path.read_bytes())
+    made.path.write_bytes(manifest_with(old.encode(), renamed.encode())(data))
+    new = tmp_path / "new"
+    new.mkdir()
+    with pytest.raises(ConflictError, match="the restore itself writes there"):
+        restore(made.path, new)
+    assert list(new.iterdir()) == []
+
+
 def test_an_aggregator_that_was_never_started_can_be_backed_up(tmp_path: Path) -> None:
     home, new = tmp_path / "home", tmp_path / "new"
     home.mkdir()
