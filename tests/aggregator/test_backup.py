@@ -359,13 +359,22 @@ def test_a_backup_of_newer_software_is_refused_in_words(
     assert list(folder.iterdir()) == []
 
 
-def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["restored_files", "restored_rows"])
+@pytest.mark.parametrize("outside", [False, True], ids=["database inside", "database outside"])
+def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(
+    home: Path, tmp_path: Path, point: str, outside: bool
+) -> None:
+    before = rows(home)
     made = backup(home, tmp_path / "all.backup")
     new = tmp_path / "new"
     new.mkdir()
+    if outside:
+        (new / "aggregator.toml").write_text(
+            CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n'
+        )
     killed = subprocess.run(
         [sys.executable, "-m", "aggregator.cli", "restore", str(made.path)],
-        env={**os.environ, VARIABLE: "aggregator.restored_rows", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, VARIABLE: f"aggregator.{point}", "PYTHONPATH": str(ROOT)},
         cwd=new,
         check=False,
     )
@@ -377,7 +386,23 @@ def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(home: Path,
     restore(made.path, new)
     assert files(new) == files(home)
     assert not restoring_mark(new / "state").exists()
-    assert actions(new)[-1] == "backup.restore"
+    assert actions(new).count("backup.restore") == 1
+    assert [line for line in rows(new) if b"backup.restore" not in line] == before
+
+
+def test_a_restore_run_again_does_not_take_the_rows_of_another_backup_for_its_own(
+    home: Path, tmp_path: Path
+) -> None:
+    first, second = backup(home, tmp_path / "1.backup"), backup(home, tmp_path / "2.backup")
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "aggregator.toml").write_text(CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n')
+    restore(first.path, new)
+    restoring_mark(new / "state").touch()
+    with pytest.raises(ConflictError, match="holds the state of an aggregator already"):
+        restore(second.path, new)
+    restore(first.path, new)
+    assert files(new) == files(home)
 
 
 def with_an_old_database(home: Path, live: Path) -> None:
