@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from aggregator.config import RetentionSection
 from aggregator.retention import Retention
 from common.contract.v1 import operator_pb2 as pb
 from common.deletion import DeletionRecord, Trust, read_deletion
-from common.durable_files import FolderLock
-from common.errors import NotFoundError, RejectedError, StateError, StorageError
+from common.durable_files import DurableWriter, FolderLock
+from common.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
 from common.fault_points import VARIABLE
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
@@ -222,6 +223,46 @@ def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centr
     centre.clock.now = int(blobs.path(new).stat().st_mtime * 1000)
     purge(centre)
     assert kept(centre) == {new}
+
+
+def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tmp_path: Path) -> None:
+    with centre_in(tmp_path) as centre:
+        centre.clock.now = int(time.time() * 1000)  # what is left is of today
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        centre.estimator.at_once = False
+        for site in sites:
+            site.work(study)
+        assert centre.estimator.waiting
+        centre.control(study, pb.STUDY_ACTION_ABORT)
+        centre.estimator.compute()
+        purge(centre)
+        assert kept(centre) == set()
+
+
+def test_an_answer_that_came_too_late_does_not_outlive_the_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with centre_in(tmp_path) as centre:
+        centre.clock.now = int(time.time() * 1000)
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        task = sites[0].next_task()
+        assert task is not None
+        keep = centre.store.blobs.keep
+
+        def keep_and_abort(writer: DurableWriter, digest: str) -> Path:
+            path = keep(writer, digest)
+            centre.control(study, pb.STUDY_ACTION_ABORT)
+            return path
+
+        monkeypatch.setattr(centre.store.blobs, "keep", keep_and_abort)
+        with pytest.raises(ServiceError):
+            sites[0].submit(*scripted(study, task, "north"))
+        purge(centre)
+        assert kept(centre) == set()
 
 
 def test_a_purge_waits_its_turn_while_a_backup_is_made(centre: Centre) -> None:
