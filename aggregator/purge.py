@@ -79,6 +79,8 @@ class StudyPurge:
             if self.deletion(name) is None:
                 self._begin(study, with_bundles, actor)  # (2)
                 reach("aggregator.purge_begun")
+            elif with_bundles:
+                self._check_no_bundle_is_left(name)
             return self._finish(name)
 
     def finish_interrupted(self) -> None:
@@ -123,6 +125,19 @@ class StudyPurge:
                 hint=f"wait for its end, or end it for good with `fedmap-aggregator study abort {name}`",
             )
         return study
+
+    def _check_no_bundle_is_left(self, name: str) -> None:
+        """A deletion is done once: what it left cannot be asked for afterwards."""
+        with self._store.reading() as transaction:
+            left = [
+                row.file_name for row in transaction.bundles.list() if row.study == name and row.file_digest
+            ]
+        if left:
+            raise StateError(
+                f"the content of {name} was deleted before, without its bundles: {', '.join(left)} stays",
+                hint="leave out --with-bundles to get the certificate again; withdraw bundles that nobody "
+                "may use any more, and ask for --with-bundles at the first purge of a study",
+            )
 
     def _plan(self, transaction: Transaction, study: Study, with_bundles: bool) -> PurgePlan:
         name, blobs = study.state.study, self._store.blobs

@@ -178,6 +178,17 @@ def test_files_of_bundles_go_only_when_all_are_withdrawn(centre: Centre) -> None
         list(centre.releases.download(pb.DownloadBundleRequest(name=first.name, version=first.version)))
 
 
+def test_bundles_that_a_purge_left_are_not_said_to_be_deleted_by_the_next(centre: Centre) -> None:
+    bundle = release(centre).bundle
+    first = purge(centre)
+    withdraw(centre, bundle)
+    with pytest.raises(StateError, match=f"{bundle.file_name} stays") as refused:
+        purge(centre, with_bundles=True)
+    assert "--with-bundles" in refused.value.hint
+    assert bundle.sha256 in kept(centre)
+    assert purge(centre) == first
+
+
 def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None:
     with centre_in(tmp_path) as centre:
         sites = centre.enrolled("north"), centre.enrolled("south")
