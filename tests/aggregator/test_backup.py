@@ -284,6 +284,14 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
         archive.addfile(link)
 
 
+def with_holes(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
+    put(archive, info, data)
+    if info.name.endswith("ca.key"):
+        hole = tarfile.TarInfo("state/hole")
+        hole.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(3 << 30)}
+        put(archive, hole, b"x")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -298,6 +306,7 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
         rewritten(with_a_stranger),
         rewritten(climbing),
         rewritten(linking),
+        rewritten(with_holes),
     ],
     ids=[
         "cut",
@@ -311,6 +320,7 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
         "file not listed",
         "path that climbs out",
         "link",
+        "holes",
     ],
 )
 def test_a_damaged_backup_is_refused_and_nothing_is_touched(
