@@ -83,6 +83,11 @@ class StudyPurge:
                 self._check_no_bundle_is_left(name)
             return self._finish(name)
 
+    def begun(self, name: str) -> DeletionRecord | None:
+        """What a deletion that was begun takes or took, nothing done; its end is 0 while it is interrupted."""
+        row = self.deletion(name)
+        return None if row is None else _draft(row)
+
     def finish_interrupted(self) -> None:
         """Take up every deletion that a stop interrupted; for the start, when nobody else works here."""
         with self._store.reading() as transaction:
@@ -202,9 +207,9 @@ class StudyPurge:
         row = self.deletion(name)
         if row is None:
             raise StateError(f"nothing of {name} was deleted", hint="run `fedmap-aggregator purge` first")
-        draft = DeletionRecord.model_validate_json(row.listing_json, strict=False)
+        draft = _draft(row)
         if row.finished_at is not None:
-            return draft.model_copy(update={"finished_unix_ms": row.finished_at})
+            return draft
         self._delete_unnamed({one.sha256 for one in draft.deleted if one.kind != "answer"})  # (3)
         reach("aggregator.purge_files_gone")
         now = self._clock_ms()
@@ -229,6 +234,11 @@ class StudyPurge:
                 blobs.delete(blobs.path(digest) for digest in some if digest not in named)
                 blobs.delete(blobs.quarantined(digest) for digest in some if digest not in refused)
             reach("aggregator.purging_files")
+
+
+def _draft(row: DeletionRow) -> DeletionRecord:
+    draft = DeletionRecord.model_validate_json(row.listing_json, strict=False)
+    return draft.model_copy(update={"finished_unix_ms": row.finished_at or 0})
 
 
 def _withdrawn(bundles: Collection[BundleRow]) -> list[BundleRow]:

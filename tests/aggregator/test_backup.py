@@ -284,14 +284,6 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
         archive.addfile(link)
 
 
-def with_holes(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
-    put(archive, info, data)
-    if info.name.endswith("ca.key"):
-        hole = tarfile.TarInfo("state/hole")
-        hole.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(3 << 30)}
-        put(archive, hole, b"x")
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -306,7 +298,6 @@ def with_holes(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> 
         rewritten(with_a_stranger),
         rewritten(climbing),
         rewritten(linking),
-        rewritten(with_holes),
     ],
     ids=[
         "cut",
@@ -320,7 +311,6 @@ def with_holes(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> 
         "file not listed",
         "path that climbs out",
         "link",
-        "holes",
     ],
 )
 def test_a_damaged_backup_is_refused_and_nothing_is_touched(
@@ -334,6 +324,15 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
         with pytest.raises(IntegrityError, match="cannot be used as a backup"):
             attempt(made.path)
     assert list(new.iterdir()) == []
+
+
+def test_a_small_archive_is_not_read_as_gigabytes_of_zeros(tmp_path: Path) -> None:
+    hole = tarfile.TarInfo("state/hole")
+    hole.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(3 << 30)}
+    with tarfile.open(tmp_path / "small.backup", "w", format=tarfile.PAX_FORMAT) as archive:
+        put(archive, hole, b"x")
+    with pytest.raises(IntegrityError, match="has holes"):
+        check_backup(tmp_path / "small.backup")
 
 
 def manifest_with(old: bytes, new: bytes) -> Callable[[bytes], bytes]:

@@ -311,6 +311,9 @@ def test_a_purge_that_is_killed_is_finished_at_the_next_start(
     with centre_in(folder) as centre:
         (status,) = centre.operator.get_status(pb.GetStatusRequest(study=STUDY)).studies
         assert status.purged_unix_ms  # the rows went first, all together
+        entries, left = actions(centre), kept(centre)
+        assert not purge(centre, dry_run=True).done
+        assert (actions(centre), kept(centre)) == (entries, left), "counting finished the deletion"
         centre.purge.finish_interrupted()
         assert not kept(centre) & before
         verified(centre, bundle)
