@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from aggregator.config import RetentionSection
 from aggregator.retention import Retention
@@ -105,6 +106,19 @@ def test_what_is_left_of_a_purged_study_is_its_record(centre: Centre) -> None:
         centre.restart()
     with pytest.raises(StateError, match="was deleted"):
         release(centre)
+
+
+def test_the_figures_of_a_purged_study_are_not_served_until_the_next_start(centre: Centre) -> None:
+    def figures() -> set[str]:
+        page = generate_latest(centre.metrics.registry).decode()
+        return {line.partition("{")[0] for line in page.splitlines() if f'study="{STUDY}"' in line}
+
+    before = figures()
+    purge(centre)
+    after = figures()
+    assert before - after
+    centre.restart()
+    assert after == figures()
 
 
 def test_a_purge_repeated_changes_nothing_and_gives_the_same_certificate(centre: Centre) -> None:
