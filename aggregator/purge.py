@@ -3,8 +3,9 @@
 A purge takes these steps: (1) the study has ended; (2) one transaction lists what goes, deletes the rows,
 strips the study to its record and notes the deletion as begun; (3) the files go that no row of anybody names
 any more; (4) one transaction notes the end and keeps the signed certificate. After a kill the deletion goes
-on from (3) at the next start, or at the next call. Released bundles, the study's terms and the audit log
-stay. A deleted file is not erased from a disk or from backups: docs/operator.md says what follows from that.
+on from (3) at the next start, at the next hourly look, or at the next call. Released bundles, the study's
+terms and the audit log stay. A deleted file is not erased from a disk or from backups: docs/operator.md says
+what follows from that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aggregator.service import Study, StudyService
 from aggregator.store import BundleRow, DeletionRow, Store, Transaction
 from common.deletion import Deleted, DeletionRecord, sign_by_release_key
 from common.digests import sha256_hex
-from common.errors import StateError
+from common.errors import FedmapError, StateError
 from common.fault_points import reach
 from common.log import get_logger
 
@@ -84,17 +85,20 @@ class StudyPurge:
             return self._finish(name)
 
     def begun(self, name: str) -> DeletionRecord | None:
-        """What a deletion that was begun takes or took, nothing done; its end is 0 while it is interrupted."""
+        """What a deletion that was begun takes or took, nothing done; its end is 0 before it has ended."""
         row = self.deletion(name)
         return None if row is None else _draft(row)
 
     def finish_interrupted(self) -> None:
-        """Take up every deletion that a stop interrupted; for the start, when nobody else works here."""
+        """Take up every deletion that a stop interrupted; one that must wait (a backup) is left for later."""
         with self._store.reading() as transaction:
             names = transaction.deletions.unfinished()
         for name in names:
-            with self._turn, self._upkeep():
-                self._finish(name)
+            try:
+                with self._turn, self._upkeep():
+                    self._finish(name)
+            except FedmapError as error:
+                self._log.error("purge_not_finished", study=name, exc_info=error)
 
     def deletion(self, name: str) -> DeletionRow | None:
         with self._store.reading() as transaction:

@@ -328,6 +328,9 @@ def test_a_purge_that_is_killed_is_finished_at_the_next_start(
         entries, left = actions(centre), kept(centre)
         assert not purge(centre, dry_run=True).done
         assert (actions(centre), kept(centre)) == (entries, left), "counting finished the deletion"
+        with FolderLock(centre.folder / "upkeep.lock"):  # a backup is being made
+            centre.purge.finish_interrupted()  # the start goes on
+        assert (actions(centre), kept(centre)) == (entries, left)
         centre.purge.finish_interrupted()
         assert not kept(centre) & before
         verified(centre, bundle)
