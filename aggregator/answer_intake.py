@@ -45,6 +45,8 @@ from common.errors import (
     ModelError,
     NotFoundError,
     RejectedError,
+    StaleError,
+    StateError,
 )
 from common.fault_points import reach
 from common.log import get_logger
@@ -200,7 +202,7 @@ class Upload:
             if self._writer is not None:
                 self._intake.store.blobs.keep(self._writer, self._answer.tensors_digest)  # (5)
             reach("aggregator.between_blob_and_commit")
-            row = self._commit(verdict)  # (6)
+            row = self._commit_or_drop(verdict)  # (6)
         if row.status == "failed":
             self._intake.count_refusal(self._site, self._answer)
             self._intake.metrics.failed(self._study.state.study, self._site, self._answer.failure.code)
@@ -244,6 +246,15 @@ class Upload:
             self._intake.limits,
             self._study.state.cohort_norm,
         )
+
+    def _commit_or_drop(self, verdict: _Verdict) -> AnswerRow:
+        """An answer that came too late leaves no tensors: a purge of the study would take them for new."""
+        try:
+            return self._commit(verdict)
+        except (StaleError, StateError, ConflictError, NotFoundError):
+            if self._writer is not None:
+                self._intake.store.drop_unnamed((self._answer.tensors_digest,))
+            raise
 
     def _commit(self, verdict: _Verdict) -> AnswerRow:
         intake, answer, name = self._intake, self._answer, self._study.state.study

@@ -33,8 +33,14 @@ from aggregator.backup_archive import (
 )
 from aggregator.config import AggregatorConfig
 from aggregator.release_key import release_key_path
-from aggregator.state_layout import blob_folder, database_url, make_store, upkeep_lock
-from aggregator.store import read_url
+from aggregator.state_layout import (
+    DATABASE_NAME,
+    blob_folder,
+    database_files,
+    database_url,
+    make_store,
+    upkeep_lock,
+)
 from aggregator.store.portable import Dumped, dump
 from common.digests import sha256_hex
 from common.durable_files import TEMPORARY, DurableWriter, read_file, storage_error
@@ -106,7 +112,7 @@ def _write(
             size = rows.tell()
             rows.seek(0)
             files[DATABASE] = add_bytes(archive, DATABASE, rows, size, 0o600)
-        others = _others(config.server.state, _database_files(config))
+        others = _others(config.server.state, database_files(config))
         for name, path in (*_blobs(config, dumped), *others):  # (2) (3)
             if not with_keys and _is_private(name, path):
                 left_out.append(name)
@@ -146,20 +152,17 @@ def _blobs(config: AggregatorConfig, dumped: Dumped) -> Iterator[tuple[str, Path
         yield name, path
 
 
-def _database_files(config: AggregatorConfig) -> frozenset[Path]:
-    """SQLite's own files. Reading them beside SQLite would give a torn copy, and lose its locks."""
-    database = read_url(database_url(config))
-    if not database.is_sqlite:
-        return frozenset()
-    file = database.file.absolute()
-    return frozenset(file.with_name(file.name + end) for end in ("", "-wal", "-shm"))
-
-
 def _others(state: Path, skipped: frozenset[Path]) -> Iterator[tuple[str, Path]]:
-    """Every other file of the state folder, whatever it is: a newer version may keep more in it."""
+    """Every other file of the state folder, whatever it is: a newer version may keep more in it.
+
+    A database is never among them: read beside SQLite it would be torn, and one that is no longer in use
+    would lie where a restore puts the rows.
+    """
     for path in sorted(state.rglob("*")):
         name = path.relative_to(state).as_posix()
-        if name.split("/")[0] in _SKIPPED or path.absolute() in skipped or path.is_dir():
+        if name.split("/")[0] in _SKIPPED or name.startswith(DATABASE_NAME) or path.is_dir():
+            continue
+        if path.exists() and path.resolve() in skipped:
             continue
         if path.name.startswith(TEMPORARY):
             continue

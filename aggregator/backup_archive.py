@@ -160,6 +160,8 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[Member]:
     seen: set[str] = set()
     for info in archive:
         plain = PurePosixPath(info.name)
+        if info.issparse():  # a few bytes that are read as any number of zeros
+            raise _damaged(path, f"{info.name} has holes, which no file of a backup has")
         if not info.isreg() or plain.is_absolute() or ".." in plain.parts or str(plain) != info.name:
             raise _damaged(path, "it holds something that is not a plain file")
         if info.name in seen:

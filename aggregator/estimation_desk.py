@@ -18,7 +18,14 @@ from typing import Any, Protocol
 
 from aggregator.computation import outcome_of, request_for
 from aggregator.coordinator_events import Compute, ComputeFailed
-from aggregator.estimation_messages import Request, Result
+from aggregator.estimation_messages import (
+    EstimatedPrior,
+    EstimatedRound,
+    PooledRule,
+    PooledStatistics,
+    Request,
+    Result,
+)
 from aggregator.metrics import AggregatorMetrics
 from aggregator.service import Report, Study
 from aggregator.store import AnswerRow, Store
@@ -108,12 +115,20 @@ class EstimationDesk:
             event, row = outcome_of(job.study.state, job.compute, result, job.answers, self._clock_ms())
             job.report(event, row)
         except StaleError:  # the study was aborted meanwhile
-            self._log.info("result_dropped", study=key[0], task=key[1])
+            self._drop(key, result)
         except FedmapError as error:
             self._failed(key, error)
         else:
             with self._lock:
                 self._failures.pop(key, None)
+
+    def _drop(self, key: tuple[str, str], result: Result | None) -> None:
+        """What nobody will name goes at once: a purge of the study would take it for something new."""
+        self._log.info("result_dropped", study=key[0], task=key[1])
+        try:
+            self._store.drop_unnamed(_blobs_of(result))
+        except FedmapError as error:  # a later purge takes it
+            self._log.error("result_not_deleted", study=key[0], task=key[1], exc_info=error)
 
     def _take_failure(self, key: tuple[str, str], job: _Job, error: FedmapError) -> None:
         count = self._failed(key, error)
@@ -151,3 +166,15 @@ class _Job:
     answers: tuple[AnswerRow, ...]
     report: Report
     began: float
+
+
+def _blobs_of(result: Result | None) -> tuple[str, ...]:
+    match result:
+        case PooledStatistics():
+            return (result.scaler_digest,)
+        case EstimatedPrior() | EstimatedRound():
+            return (result.prior_digest,)
+        case PooledRule():
+            return (result.reference_digest,) if result.reference_digest else ()
+        case None:
+            return ()

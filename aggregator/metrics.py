@@ -99,6 +99,11 @@ class AggregatorMetrics:
                 global_metric=known.global_metric if shared is None else shared,
             )
 
+    def forget(self, study: str) -> None:
+        """The figures of a study whose content was deleted."""
+        with self._progressing:
+            self._progress.pop(study, None)
+
     def progress(self, study: str) -> Progress:
         return self._progress.get(study, Progress())
 

@@ -3,8 +3,9 @@
 A purge takes these steps: (1) the study has ended; (2) one transaction lists what goes, deletes the rows,
 strips the study to its record and notes the deletion as begun; (3) the files go that no row of anybody names
 any more; (4) one transaction notes the end and keeps the signed certificate. After a kill the deletion goes
-on from (3) at the next start, or at the next call. Released bundles, the study's terms and the audit log
-stay. A deleted file is not erased from a disk or from backups: docs/operator.md says what follows from that.
+on from (3) at the next start, at the next hourly look, or at the next call. Released bundles, the study's
+terms and the audit log stay. A deleted file is not erased from a disk or from backups: docs/operator.md says
+what follows from that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aggregator.service import Study, StudyService
 from aggregator.store import BundleRow, DeletionRow, Store, Transaction
 from common.deletion import Deleted, DeletionRecord, sign_by_release_key
 from common.digests import sha256_hex
-from common.errors import StateError
+from common.errors import FedmapError, StateError
 from common.fault_points import reach
 from common.log import get_logger
 
@@ -79,15 +80,25 @@ class StudyPurge:
             if self.deletion(name) is None:
                 self._begin(study, with_bundles, actor)  # (2)
                 reach("aggregator.purge_begun")
+            elif with_bundles:
+                self._check_no_bundle_is_left(name)
             return self._finish(name)
 
+    def begun(self, name: str) -> DeletionRecord | None:
+        """What a deletion that was begun takes or took, nothing done; its end is 0 before it has ended."""
+        row = self.deletion(name)
+        return None if row is None else _draft(row)
+
     def finish_interrupted(self) -> None:
-        """Take up every deletion that a stop interrupted; for the start, when nobody else works here."""
+        """Take up every deletion that a stop interrupted; one that must wait (a backup) is left for later."""
         with self._store.reading() as transaction:
             names = transaction.deletions.unfinished()
         for name in names:
-            with self._turn, self._upkeep():
-                self._finish(name)
+            try:
+                with self._turn, self._upkeep():
+                    self._finish(name)
+            except FedmapError as error:
+                self._log.error("purge_not_finished", study=name, exc_info=error)
 
     def deletion(self, name: str) -> DeletionRow | None:
         with self._store.reading() as transaction:
@@ -123,6 +134,19 @@ class StudyPurge:
                 hint=f"wait for its end, or end it for good with `fedmap-aggregator study abort {name}`",
             )
         return study
+
+    def _check_no_bundle_is_left(self, name: str) -> None:
+        """A deletion is done once: what it left cannot be asked for afterwards."""
+        with self._store.reading() as transaction:
+            left = [
+                row.file_name for row in transaction.bundles.list() if row.study == name and row.file_digest
+            ]
+        if left:
+            raise StateError(
+                f"the content of {name} was deleted before, without its bundles: {', '.join(left)} stays",
+                hint="leave out --with-bundles to get the certificate again; withdraw bundles that nobody "
+                "may use any more, and ask for --with-bundles at the first purge of a study",
+            )
 
     def _plan(self, transaction: Transaction, study: Study, with_bundles: bool) -> PurgePlan:
         name, blobs = study.state.study, self._store.blobs
@@ -187,9 +211,9 @@ class StudyPurge:
         row = self.deletion(name)
         if row is None:
             raise StateError(f"nothing of {name} was deleted", hint="run `fedmap-aggregator purge` first")
-        draft = DeletionRecord.model_validate_json(row.listing_json, strict=False)
+        draft = _draft(row)
         if row.finished_at is not None:
-            return draft.model_copy(update={"finished_unix_ms": row.finished_at})
+            return draft
         self._delete_unnamed({one.sha256 for one in draft.deleted if one.kind != "answer"})  # (3)
         reach("aggregator.purge_files_gone")
         now = self._clock_ms()
@@ -214,6 +238,11 @@ class StudyPurge:
                 blobs.delete(blobs.path(digest) for digest in some if digest not in named)
                 blobs.delete(blobs.quarantined(digest) for digest in some if digest not in refused)
             reach("aggregator.purging_files")
+
+
+def _draft(row: DeletionRow) -> DeletionRecord:
+    draft = DeletionRecord.model_validate_json(row.listing_json, strict=False)
+    return draft.model_copy(update={"finished_unix_ms": row.finished_at or 0})
 
 
 def _withdrawn(bundles: Collection[BundleRow]) -> list[BundleRow]:

@@ -1,9 +1,10 @@
 """A backup put back: into an empty state folder and an empty database, or not at all.
 
 (1) the whole archive is verified before anything is touched; (2) the place must be empty; (3) a mark says
-that a restore is under way, and no service starts while it is there; (4) files and rows go in, each digested
-again; (5) the audit log gets its entry with the rows, and the mark goes last. After a kill the same command
-clears what the mark stands for, and begins again.
+that a restore is under way, and no service starts while it is there; (4) the files go in, each digested
+again; (5) then the rows, with an entry in the audit log; (6) the mark goes last. After a kill the same
+command clears the folder that the mark stands for and begins again; rows of this very backup that are in a
+database elsewhere already are left as they are.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from aggregator.backup_archive import (
     verify_archive,
 )
 from aggregator.config import NO_CONFIG, AggregatorConfig
-from aggregator.state_layout import database_url, restoring_mark
+from aggregator.state_layout import database_files, database_url, restoring_mark
 from aggregator.store import BlobStore, Store, read_url
 from aggregator.store.audit_records import AuditRecords
-from aggregator.store.portable import check_empty, check_revision, load
+from aggregator.store.portable import check_empty, check_revision, load, newest_entry
+from common.audit import AuditEntry
 from common.durable_files import (
     DurableWriter,
     FolderLock,
@@ -45,6 +47,7 @@ from common.fault_points import reach
 from common.service_config import parse_config, read_config
 
 _ACTOR = "local"
+_ACTION = "backup.restore"
 _LOCKS = frozenset({"lock", "upkeep.lock"})
 
 
@@ -69,17 +72,24 @@ def restore_backup(path: Path, config_file: Path, now: datetime) -> Restored:
     manifest = check_backup(path)  # (1)
     written = not config_file.exists()
     config = _config(path, config_file, manifest)
+    _check_places(config, manifest)
     state = config.server.state
     make_folder(state)
     with FolderLock(state / "lock"):
-        _make_room(config)  # (2)
+        digest = archive_digest(path)
+        has_rows = _make_room(config, digest)  # (2)
         if written:
             write_durably(config_file, _config_text(path), mode=0o644)
         write_durably(restoring_mark(state), b"A restore is under way, or was interrupted.\n")  # (3)
-        _fill(path, config, manifest, now)  # (4)
+        _put_files(path, state, manifest)  # (4)
+        reach("aggregator.restored_files")
+        if manifest.schema_revision:
+            if not has_rows:
+                _put_rows(path, database_url(config), manifest, digest, now)  # (5)
+            _prepare(config)
         try:
             state.chmod(0o700)
-            restoring_mark(state).unlink()  # (5)
+            restoring_mark(state).unlink()  # (6)
             sync_folder(state)
         except OSError as error:
             raise storage_error(error, state) from error
@@ -105,12 +115,30 @@ def _config_text(path: Path) -> bytes:
     raise IntegrityError(f"{path.name} holds no configuration", hint="Give --config a file that exists.")
 
 
-def _make_room(config: AggregatorConfig) -> None:
-    """An empty state folder and database; what an interrupted restore left is cleared."""
-    state = config.server.state
+def _check_places(config: AggregatorConfig, manifest: BackupManifest) -> None:
+    """No file of the backup may lie over what the restore itself writes: rows, locks, the mark."""
+    state = config.server.state.resolve()
+    own = {state / name for name in (*_LOCKS, restoring_mark(state).name)} | database_files(config)
+    for name in manifest.files:
+        target = (state / name.removeprefix(STATE)).resolve()
+        if name.startswith(STATE) and not own.isdisjoint((target, *target.parents)):
+            raise ConflictError(
+                f"the backup holds the file {name}, and the restore itself writes there",
+                hint="It may be an old database that lay beside the one in use. Let database.url in "
+                "aggregator.toml name another file or PostgreSQL, and restore again.",
+            )
+
+
+def _make_room(config: AggregatorConfig, digest: str) -> bool:
+    """An empty state folder and database; what an interrupted restore left is cleared.
+
+    Returns whether that restore came so far that the database holds this backup's rows.
+    """
+    state, url = config.server.state, database_url(config)
+    marked = restoring_mark(state).exists()
     try:
         found = sorted(entry.name for entry in state.iterdir() if entry.name not in _LOCKS)
-        if restoring_mark(state).name in found:
+        if marked:
             for name in found:
                 entry = state / name
                 if name != restoring_mark(state).name:
@@ -123,32 +151,48 @@ def _make_room(config: AggregatorConfig) -> None:
             )
     except OSError as error:
         raise storage_error(error, state) from error
-    check_empty(database_url(config))
+    if marked and _is_ours(newest_entry(url), digest):
+        return True
+    check_empty(url)
+    return False
 
 
-def _fill(path: Path, config: AggregatorConfig, manifest: BackupManifest, now: datetime) -> None:
-    url, digest = database_url(config), archive_digest(path)
+def _is_ours(newest: AuditEntry | None, digest: str) -> bool:
+    return newest is not None and newest.action == _ACTION and newest.detail.get("sha256") == digest
 
+
+def _put_files(path: Path, state: Path, manifest: BackupManifest) -> None:
+    with members(path) as archive:
+        for member in archive:
+            if member.name.startswith(STATE) and member.name in manifest.files:
+                _put(member, state / member.name.removeprefix(STATE), manifest)
+            elif member.name not in (DATABASE, CONFIG, MANIFEST, CHECKSUM):
+                raise _changed(member.name)
+
+
+def _put_rows(path: Path, url: str, manifest: BackupManifest, digest: str, now: datetime) -> None:
     def note(audit: AuditRecords) -> None:
         detail = {"sha256": digest, "made": str(manifest.made_unix_ms), "head": manifest.audit_head}
-        audit.append(_ACTOR, "backup.restore", path.name, detail, int(now.timestamp() * 1000))
+        audit.append(_ACTOR, _ACTION, path.name, detail, int(now.timestamp() * 1000))
 
     with members(path) as archive:
         for member in archive:
-            if member.name == DATABASE and manifest.schema_revision:
+            if member.name == DATABASE:
                 load(url, manifest.schema_revision, manifest.tables, _whole(member, manifest), note)
                 reach("aggregator.restored_rows")
-            elif member.name.startswith(STATE):
-                _put(member, config.server.state / member.name.removeprefix(STATE), manifest)
-            elif member.name not in (DATABASE, CONFIG, MANIFEST, CHECKSUM):
-                raise _changed(member)
-    if manifest.schema_revision:
-        store = Store(url, BlobStore(config.server.state / "blobs"))
-        try:
-            store.prepare()
-        finally:
-            store.close()
-    if read_url(url).is_sqlite and read_url(url).file.exists():
+                return
+    raise _changed(DATABASE)
+
+
+def _prepare(config: AggregatorConfig) -> None:
+    """The tables of this version, and a database file that only its owner reads."""
+    url = database_url(config)
+    store = Store(url, BlobStore(config.server.state / "blobs"))
+    try:
+        store.prepare()
+    finally:
+        store.close()
+    if read_url(url).is_sqlite:
         os.chmod(read_url(url).file, 0o600)
 
 
@@ -171,11 +215,11 @@ def _check(member: Member, manifest: BackupManifest) -> None:
     """Between the first look and this one the file may have been exchanged."""
     entry = manifest.files.get(member.name)
     if entry is None or (entry.size, entry.sha256) != (member.size, member.digest):
-        raise _changed(member)
+        raise _changed(member.name)
 
 
-def _changed(member: Member) -> IntegrityError:
+def _changed(name: str) -> IntegrityError:
     return IntegrityError(
-        f"{member.name} has changed while the backup was read",
+        f"{name} has changed while the backup was read",
         hint="Copy the backup to a disk that nobody else writes to, and restore it again.",
     )

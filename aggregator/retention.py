@@ -11,6 +11,8 @@ from aggregator.config import RetentionSection
 from aggregator.purge import StudyPurge
 from aggregator.service import Study, StudyService
 from aggregator.store import Store
+from common.errors import FedmapError
+from common.log import get_logger
 
 _DAY_MS = 86_400_000
 ACTOR = "retention"
@@ -32,16 +34,23 @@ class Retention:
         self._store = store
         self._purge = purge
         self._clock_ms = clock_ms
+        self._log = get_logger()
 
     def run(self) -> None:
-        """Delete what is due. An error (a backup under way, a disk) leaves the rest for the next hour."""
+        """Delete what is due. An error (a backup under way, a disk) leaves that study for the next hour."""
         for study in self._service.studies():
             if study.state.purged_at is not None:
                 continue
-            if self._is_due(study):
-                self._purge.purge(study.state.study, with_bundles=False, actor=ACTOR)
-            elif self._settings.keep_rounds:
-                self._purge.prune(study.state.study, self._settings.keep_rounds)
+            try:
+                self._look_at(study)
+            except FedmapError as error:
+                self._log.error("retention_failed", study=study.state.study, exc_info=error)
+
+    def _look_at(self, study: Study) -> None:
+        if self._is_due(study):
+            self._purge.purge(study.state.study, with_bundles=False, actor=ACTOR)
+        elif self._settings.keep_rounds:
+            self._purge.prune(study.state.study, self._settings.keep_rounds)
 
     def _is_due(self, study: Study) -> bool:
         """A study ends with its last entry in the audit log, whatever that is."""

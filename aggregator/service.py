@@ -250,6 +250,7 @@ class StudyService:
                 also(transaction)
                 version = _save(transaction, state, study.version)
             after = self._studies[name] = replace(study, state=state, version=version)
+            self._metrics.forget(name)
         self._on_change()
         return after
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aggregator.config import NOT_THERE, AggregatorConfig
-from aggregator.store import BlobStore, Store, schema_status
+from aggregator.store import BlobStore, Store, read_url, schema_status
 from common.durable_files import FolderLock, read_file
 from common.errors import ConfigError, StateError, StorageError
+
+DATABASE_NAME = "fedmap.db"
 
 
 def database_url(config: AggregatorConfig) -> str:
@@ -20,7 +22,7 @@ def database_url(config: AggregatorConfig) -> str:
     if config.database.url:
         return config.database.url
     if config.database.url_file is None:
-        return f"sqlite:///{config.server.state.absolute() / 'fedmap.db'}"
+        return f"sqlite:///{config.server.state.absolute() / DATABASE_NAME}"
     text = read_file(config.database.url_file).decode("utf-8", "replace").strip()
     if not text or len(text.splitlines()) != 1:
         raise ConfigError(
@@ -29,6 +31,15 @@ def database_url(config: AggregatorConfig) -> str:
             hint="Write postgresql://USER:PASSWORD@HOST:5432/DATABASE into it, and nothing else.",
         )
     return text
+
+
+def database_files(config: AggregatorConfig) -> frozenset[Path]:
+    """SQLite's own files, links followed; none with PostgreSQL."""
+    database = read_url(database_url(config))
+    if not database.is_sqlite:
+        return frozenset()
+    file = database.file.resolve()
+    return frozenset(file.with_name(file.name + end) for end in ("", "-wal", "-shm", "-journal"))
 
 
 def blob_folder(config: AggregatorConfig) -> Path:

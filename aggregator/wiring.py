@@ -218,6 +218,7 @@ class Aggregator:
 
         def hourly() -> None:
             renew()
+            purge.finish_interrupted()
             retention.run()
 
         service.load()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 from pydantic import ValidationError
 
 from common.bundles.signing import Signature, parse_signature, signature_of, verify_signature
@@ -34,6 +34,7 @@ SUFFIX = ".deletion.json"
 _DAMAGED = "Get the certificate again from whoever issued it; do not rely on this one."
 
 Place = Literal["aggregator", "site"]
+UnixMs = Annotated[int, Ge(0), Lt(253_402_300_800_000)]  # to the end of the year 9999, as dates go
 
 
 class Deleted(Section):
@@ -59,8 +60,8 @@ class DeletionRecord(Section):
     """The aggregator's address, or the site's name."""
     actor: str
     """Who asked for it; `retention` where the configured time was up."""
-    begun_unix_ms: int
-    finished_unix_ms: int
+    begun_unix_ms: UnixMs
+    finished_unix_ms: UnixMs
     software_version: str
     rows: Mapping[str, int]
     """Database rows that went, by kind."""
@@ -111,6 +112,7 @@ def read_deletion(data: bytes, trust: Trust) -> tuple[DeletionRecord, str]:
         raise LimitError("the certificate of deletion is too large", hint=_DAMAGED)
     try:
         form = json.loads(data)
+        json.dumps(form, ensure_ascii=False).encode()  # JSON can hold half a character, which no text can
     except (ValueError, RecursionError):
         raise _damaged("it cannot be read as JSON") from None
     match form:

@@ -23,9 +23,12 @@ class PurgeHandler:
 
     def purge(self, caller: Caller, request: pb.PurgeStudyRequest) -> pb.PurgeStudyResponse:
         """Deletes, or counts what would be deleted. A study that was purged before answers as it was then."""
-        known = self._purge.deletion(check_study_name(request.study))
-        if request.dry_run and known is None:
-            return _counted(request.study, self._purge.plan(request.study, request.with_bundles))
+        study = check_study_name(request.study)
+        if request.dry_run:
+            begun = self._purge.begun(study)
+            if begun is None:
+                return _counted(study, self._purge.plan(study, request.with_bundles))
+            return _done(begun)
         return _done(self._purge.purge(request.study, request.with_bundles, caller.actor))
 
     def fetch(self, request: pb.FetchDeletionRequest) -> Iterator[bytes]:
@@ -64,6 +67,6 @@ def _done(record: DeletionRecord) -> pb.PurgeStudyResponse:
         bytes=record.bytes,
         bundles_kept=[text.removeprefix(_BUNDLE) for text in record.kept if text.startswith(_BUNDLE)],
         bundles_deleted=[one.name for one in record.deleted if one.kind == "bundle"],
-        done=True,
+        done=record.finished_unix_ms > 0,
         finished_unix_ms=record.finished_unix_ms,
     )

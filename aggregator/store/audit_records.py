@@ -30,9 +30,8 @@ class AuditRecords:
         self, actor: str, action: str, subject: str, detail: Mapping[str, str], now: int
     ) -> AuditEntry:
         """Adds one entry. It counts only if the transaction does, so that log and deed never differ."""
-        newest = self._connection.execute(select(audit).order_by(audit.c.seq.desc()).limit(1)).first()
         entry = make_entry(
-            None if newest is None else _entry(newest),
+            self.newest(),
             at_unix_ms=now,
             actor=storable(actor),
             action=storable(action),
@@ -52,6 +51,10 @@ class AuditRecords:
             )
         )
         return entry
+
+    def newest(self) -> AuditEntry | None:
+        found = self._connection.execute(select(audit).order_by(audit.c.seq.desc()).limit(1)).first()
+        return None if found is None else _entry(found)
 
     def entries(self) -> Iterator[AuditEntry]:
         """All entries from the first on; a long log is never in memory as a whole."""

@@ -1,6 +1,7 @@
 """Which blobs the rows name: what a backup must hold, and what a deletion must leave to others.
 
-A rejected answer names bytes that went to quarantine, so it names no blob. Of what a step's result says, only
+A rejected answer names bytes that went to quarantine, so it names no blob; what a site wrote there instead of
+a digest names nothing. Of what a step's result says, only
 the two fields that name files are read. Works on the tables of every revision.
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from sqlalchemy import ColumnElement, Connection, inspect, select, true
+
+from common.digests import is_digest
 
 from .rows import FINAL
 from .tables import answers, bundles, results
@@ -51,7 +54,7 @@ class BlobNames:
         chosen = select(answers.c.tensors_digest).where(
             which, answers.c.status == "rejected", answers.c.tensors_digest != ""
         )
-        return frozenset(self._connection.scalars(chosen))
+        return frozenset(filter(is_digest, self._connection.scalars(chosen)))
 
     def _of_answers(self, which: Which) -> Iterator[str]:
         chosen = select(answers.c.tensors_digest).where(

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, MetaData, Table, func, insert, inspect, select, text
 
+from common.audit import AuditEntry
 from common.errors import ConflictError, IncompatibleError, IntegrityError
 
 from .audit_records import AuditRecords
@@ -72,6 +73,19 @@ def check_empty(url: str) -> None:
             f"{read_url(url).place} holds the state of an aggregator already",
             hint="Restore into an empty database: drop this one only if you are sure that it is not needed.",
         )
+
+
+def newest_entry(url: str) -> AuditEntry | None:
+    """The end of the audit log; None where there are no tables or no entries."""
+    if schema_status(url).state == "missing":
+        return None
+    database = read_url(url)
+    engine = make_engine(database, _BUSY_SECONDS)
+    try:
+        with reading(engine, database) as connection:
+            return AuditRecords(connection).newest()
+    finally:
+        engine.dispose()
 
 
 def check_revision(revision: str) -> None:

@@ -13,7 +13,7 @@ Nothing here knows what a study does, and no clock is read: times are handed in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -96,6 +96,12 @@ class Store:
         """Reads only, as of one moment; waits for nobody."""
         with reading(self._engine, self._database) as connection:
             yield Transaction(connection, self.blobs)
+
+    def drop_unnamed(self, digests: Collection[str]) -> None:
+        """Delete those of the blobs that no row names, in turns with all who write rows."""
+        with self.transaction() as transaction:
+            named = transaction.blob_names.all()
+            self.blobs.delete(self.blobs.path(digest) for digest in digests if digest not in named)
 
     def close(self) -> None:
         self._engine.dispose()

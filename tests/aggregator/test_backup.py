@@ -326,6 +326,15 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
     assert list(new.iterdir()) == []
 
 
+def test_a_small_archive_is_not_read_as_gigabytes_of_zeros(tmp_path: Path) -> None:
+    hole = tarfile.TarInfo("state/hole")
+    hole.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(3 << 30)}
+    with tarfile.open(tmp_path / "small.backup", "w", format=tarfile.PAX_FORMAT) as archive:
+        put(archive, hole, b"x")
+    with pytest.raises(IntegrityError, match="has holes"):
+        check_backup(tmp_path / "small.backup")
+
+
 def manifest_with(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     changed = b""
 
@@ -359,13 +368,22 @@ def test_a_backup_of_newer_software_is_refused_in_words(
     assert list(folder.iterdir()) == []
 
 
-def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["restored_files", "restored_rows"])
+@pytest.mark.parametrize("outside", [False, True], ids=["database inside", "database outside"])
+def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(
+    home: Path, tmp_path: Path, point: str, outside: bool
+) -> None:
+    before = rows(home)
     made = backup(home, tmp_path / "all.backup")
     new = tmp_path / "new"
     new.mkdir()
+    if outside:
+        (new / "aggregator.toml").write_text(
+            CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n'
+        )
     killed = subprocess.run(
         [sys.executable, "-m", "aggregator.cli", "restore", str(made.path)],
-        env={**os.environ, VARIABLE: "aggregator.restored_rows", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, VARIABLE: f"aggregator.{point}", "PYTHONPATH": str(ROOT)},
         cwd=new,
         check=False,
     )
@@ -377,7 +395,77 @@ def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(home: Path,
     restore(made.path, new)
     assert files(new) == files(home)
     assert not restoring_mark(new / "state").exists()
-    assert actions(new)[-1] == "backup.restore"
+    assert actions(new).count("backup.restore") == 1
+    assert [line for line in rows(new) if b"backup.restore" not in line] == before
+
+
+def test_a_restore_run_again_does_not_take_the_rows_of_another_backup_for_its_own(
+    home: Path, tmp_path: Path
+) -> None:
+    first, second = backup(home, tmp_path / "1.backup"), backup(home, tmp_path / "2.backup")
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "aggregator.toml").write_text(CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n')
+    restore(first.path, new)
+    restoring_mark(new / "state").touch()
+    with pytest.raises(ConflictError, match="holds the state of an aggregator already"):
+        restore(second.path, new)
+    restore(first.path, new)
+    assert files(new) == files(home)
+
+
+def with_an_old_database(home: Path, live: Path) -> None:
+    """The aggregator has moved to another database; the file of the old one is still there."""
+    shutil.copy(home / "state" / "fedmap.db", live)
+    (home / "aggregator.toml").write_text(CONFIG + f'[database]\nurl = "sqlite:///{live}"\n')
+    store = make_store(config_of(home))
+    with store.transaction() as transaction:
+        transaction.audit.append("kim", "test.newer", "x", {}, 1)
+    store.close()
+
+
+def test_an_old_database_in_the_state_folder_does_not_come_back_over_the_rows(
+    home: Path, tmp_path: Path
+) -> None:
+    with_an_old_database(home, tmp_path / "live.db")
+    made = backup(home, tmp_path / "all.backup")
+    assert not [name for name in made.manifest.files if "fedmap.db" in name]
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "aggregator.toml").write_text(CONFIG)
+    restore(made.path, new)
+    assert actions(new)[-2:] == ["test.newer", "backup.restore"]
+
+
+def test_a_database_behind_a_link_is_not_copied_beside_sqlite(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(home / "state")
+    (home / "state" / "fedmap.db").rename(home / "state" / "other.db")
+    (home / "aggregator.toml").write_text(
+        CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "link" / "other.db"}"\n'
+    )
+    made = backup(home, tmp_path / "all.backup")
+    assert not [name for name in made.manifest.files if "other.db" in name]
+
+
+@pytest.mark.parametrize("name", ["fedmap.db", "fedmap.db-wal", "lock", "upkeep.lock", ".restoring"])
+def test_a_backup_with_a_file_where_the_restore_itself_writes_is_refused(
+    home: Path, tmp_path: Path, name: str
+) -> None:
+    (home / "state" / "extra-file").write_text("old")
+    made = backup(home, tmp_path / "all.backup")
+    old, renamed = "state/extra-file", f"state/{name}"
+
+    def rename(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
+        info.name = renamed if info.name == old else info.name
+        put(archive, info, data)
+
+    data = rewritten(rename)(made.path.read_bytes())
+    made.path.write_bytes(manifest_with(old.encode(), renamed.encode())(data))
+    new = tmp_path / "new"
+    new.mkdir()
+    with pytest.raises(ConflictError, match="the restore itself writes there"):
+        restore(made.path, new)
+    assert list(new.iterdir()) == []
 
 
 def test_an_aggregator_that_was_never_started_can_be_backed_up(tmp_path: Path) -> None:

@@ -7,17 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from aggregator.config import RetentionSection
 from aggregator.retention import Retention
 from common.contract.v1 import operator_pb2 as pb
 from common.deletion import DeletionRecord, Trust, read_deletion
-from common.durable_files import FolderLock
-from common.errors import NotFoundError, RejectedError, StateError, StorageError
+from common.durable_files import DurableWriter, FolderLock
+from common.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
 from common.fault_points import VARIABLE
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
@@ -106,6 +108,19 @@ def test_what_is_left_of_a_purged_study_is_its_record(centre: Centre) -> None:
         release(centre)
 
 
+def test_the_figures_of_a_purged_study_are_not_served_until_the_next_start(centre: Centre) -> None:
+    def figures() -> set[str]:
+        page = generate_latest(centre.metrics.registry).decode()
+        return {line.partition("{")[0] for line in page.splitlines() if f'study="{STUDY}"' in line}
+
+    before = figures()
+    purge(centre)
+    after = figures()
+    assert before - after
+    centre.restart()
+    assert after == figures()
+
+
 def test_a_purge_repeated_changes_nothing_and_gives_the_same_certificate(centre: Centre) -> None:
     first = purge(centre)
     entries, said = actions(centre), certificate(centre)
@@ -177,6 +192,17 @@ def test_files_of_bundles_go_only_when_all_are_withdrawn(centre: Centre) -> None
         list(centre.releases.download(pb.DownloadBundleRequest(name=first.name, version=first.version)))
 
 
+def test_bundles_that_a_purge_left_are_not_said_to_be_deleted_by_the_next(centre: Centre) -> None:
+    bundle = release(centre).bundle
+    first = purge(centre)
+    withdraw(centre, bundle)
+    with pytest.raises(StateError, match=f"{bundle.file_name} stays") as refused:
+        purge(centre, with_bundles=True)
+    assert "--with-bundles" in refused.value.hint
+    assert bundle.sha256 in kept(centre)
+    assert purge(centre) == first
+
+
 def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None:
     with centre_in(tmp_path) as centre:
         sites = centre.enrolled("north"), centre.enrolled("south")
@@ -197,6 +223,23 @@ def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None
         assert "quarantine" in {one.kind for one in certificate(centre).deleted}
 
 
+def test_a_site_that_sends_a_text_for_a_digest_blocks_no_purge(tmp_path: Path) -> None:
+    with centre_in(tmp_path) as centre:
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        task = sites[0].next_task()
+        assert task is not None
+        answer, tensors = scripted(study, task, "north")
+        answer.tensors_digest = "x"
+        with pytest.raises(RejectedError):
+            sites[0].submit(answer, tensors)
+        centre.control(study, pb.STUDY_ACTION_ABORT)
+        assert purge(centre, dry_run=True).files
+        assert purge(centre).done
+        assert kept(centre) == set()
+
+
 def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centre: Centre) -> None:
     blobs = centre.store.blobs
     old, new = blobs.put(b"of an upload that was cut off"), blobs.put(b"of one that arrives now")
@@ -205,6 +248,46 @@ def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centr
     centre.clock.now = int(blobs.path(new).stat().st_mtime * 1000)
     purge(centre)
     assert kept(centre) == {new}
+
+
+def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tmp_path: Path) -> None:
+    with centre_in(tmp_path) as centre:
+        centre.clock.now = int(time.time() * 1000)  # what is left is of today
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        centre.estimator.at_once = False
+        for site in sites:
+            site.work(study)
+        assert centre.estimator.waiting
+        centre.control(study, pb.STUDY_ACTION_ABORT)
+        centre.estimator.compute()
+        purge(centre)
+        assert kept(centre) == set()
+
+
+def test_an_answer_that_came_too_late_does_not_outlive_the_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with centre_in(tmp_path) as centre:
+        centre.clock.now = int(time.time() * 1000)
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        task = sites[0].next_task()
+        assert task is not None
+        keep = centre.store.blobs.keep
+
+        def keep_and_abort(writer: DurableWriter, digest: str) -> Path:
+            path = keep(writer, digest)
+            centre.control(study, pb.STUDY_ACTION_ABORT)
+            return path
+
+        monkeypatch.setattr(centre.store.blobs, "keep", keep_and_abort)
+        with pytest.raises(ServiceError):
+            sites[0].submit(*scripted(study, task, "north"))
+        purge(centre)
+        assert kept(centre) == set()
 
 
 def test_a_purge_waits_its_turn_while_a_backup_is_made(centre: Centre) -> None:
@@ -242,6 +325,12 @@ def test_a_purge_that_is_killed_is_finished_at_the_next_start(
     with centre_in(folder) as centre:
         (status,) = centre.operator.get_status(pb.GetStatusRequest(study=STUDY)).studies
         assert status.purged_unix_ms  # the rows went first, all together
+        entries, left = actions(centre), kept(centre)
+        assert not purge(centre, dry_run=True).done
+        assert (actions(centre), kept(centre)) == (entries, left), "counting finished the deletion"
+        with FolderLock(centre.folder / "upkeep.lock"):  # a backup is being made
+            centre.purge.finish_interrupted()  # the start goes on
+        assert (actions(centre), kept(centre)) == (entries, left)
         centre.purge.finish_interrupted()
         assert not kept(centre) & before
         verified(centre, bundle)
@@ -275,6 +364,23 @@ def test_an_ended_study_is_purged_when_its_time_is_up_and_not_before(centre: Cen
     assert centre.service.study(second.terms.study).state.purged_at is None  # it has not ended
     rule.run()
     assert ("retention", "study.purged", STUDY) in actions(centre)
+
+
+def test_a_study_that_cannot_be_deleted_does_not_keep_the_others(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(centre, name="a-first")
+    whole = centre.purge.purge
+
+    def purge_of_most(name: str, with_bundles: bool, actor: str) -> DeletionRecord:
+        if name == "a-first":
+            raise StorageError("the disk is broken", hint="mend it")
+        return whole(name, with_bundles, actor)
+
+    monkeypatch.setattr(centre.purge, "purge", purge_of_most)
+    centre.clock.now += 31 * DAY_MS
+    retention(centre, days_after_end=30).run()
+    assert certificate(centre).actor == "retention"
 
 
 def test_pruned_rounds_lose_their_files_and_the_study_goes_on_to_the_same_model(tmp_path: Path) -> None:

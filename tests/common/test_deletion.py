@@ -131,3 +131,35 @@ def test_what_is_no_certificate_is_refused(data: bytes) -> None:
 def test_a_certificate_of_a_later_format_is_told() -> None:
     with pytest.raises(IncompatibleError, match="format 1"):
         read_deletion(b'{"format": 2}', Trust({PAPER}))
+
+
+@pytest.mark.parametrize("moment", [10**20, 253_402_300_800_000, -1])
+def test_a_time_that_no_calendar_has_is_a_damaged_certificate(moment: int) -> None:
+    for changed in ({"finished_unix_ms": moment}, {"begun_unix_ms": moment}):
+        trust = Trust({PAPER}, AUTHORITY.certificate_pem)
+        by_site = sign_by_site(record("site", "north").model_copy(update=changed), signer())
+        by_centre = sign_by_release_key(record().model_copy(update=changed), KEY)
+        for data in (by_site, by_centre):
+            with pytest.raises(IntegrityError, match="its content is not in its form"):
+                read_deletion(data, trust)
+
+
+@pytest.mark.parametrize("field", ["certificate", "signature"])
+def test_half_a_character_is_a_damaged_certificate(field: str) -> None:
+    form = json.loads(sign_by_site(record("site", "north"), signer()))
+    form["signed"][field] = "\ud800"
+    with pytest.raises(IntegrityError, match="cannot be read as JSON"):
+        read_deletion(json.dumps(form).encode(), Trust(authority=AUTHORITY.certificate_pem))
+
+
+def test_half_a_character_anywhere_else_is_a_damaged_certificate() -> None:
+    trust = Trust({PAPER}, AUTHORITY.certificate_pem)
+    form = json.loads(sign_by_release_key(record(), KEY))
+    for name in (*form["signed"], "other"):
+        changed = {**form, "signed": {**form["signed"], name: "\ud800"}}
+        with pytest.raises(IntegrityError):
+            read_deletion(json.dumps(changed).encode(), trust)
+    form = json.loads(sign_by_site(record("site", "north"), signer()))
+    form["signed"]["\ud800"] = ""
+    with pytest.raises(IntegrityError):
+        read_deletion(json.dumps(form).encode(), trust)
