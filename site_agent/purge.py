@@ -67,6 +67,10 @@ class SitePurge:
     def purge(self, study: str, actor: str) -> tuple[Path, DeletionRecord]:
         """Delete what is kept of a study that the site takes no part in; the certificate and what it says."""
         signer = self._signer()  # before anything goes: without a key there is no certificate
+        with self._state.studies_lock():  # whoever is in a task of it keeps nothing from here on
+            return self._purge(study, actor, signer)
+
+    def _purge(self, study: str, actor: str, signer: SiteSigner) -> tuple[Path, DeletionRecord]:
         begun = self._begun(study)
         if not begun.exists():
             self._check_out(study)  # (1)

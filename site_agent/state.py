@@ -1,6 +1,6 @@
 """The agent's state folder: which studies are approved, the site's own models, and which agent this is.
 
-    lock  instance.json  audit.jsonl  identity/  outbox/  deletions/
+    lock  studies.lock  instance.json  audit.jsonl  identity/  outbox/  deletions/
     studies/NAME/{terms.json, approval.json, data.json, over.json, models/round-0001.safetensors …, priors/}
 
 Every file is whole or absent. The identity is `identity_files`, the outbox and the audit log are modules of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from common.durable_files import (
     remove_leftovers,
     storage_error,
     sync_folder,
+    waiting_lock,
     write_durably,
 )
 from common.errors import IntegrityError, NotFoundError, StateError
@@ -87,6 +89,10 @@ class SiteState:
         self.audit_path = folder / "audit.jsonl"
         self.lock = FolderLock(folder / LOCK)
 
+    def studies_lock(self) -> AbstractContextManager[None]:
+        """Held while consent, or what is kept under it, comes or goes: nothing is kept after a purge."""
+        return waiting_lock(self.folder / "studies.lock")
+
     def prepare(self) -> None:
         """Make what is missing."""
         for folder in (self.folder, self.folder / "studies", self.outbox_folder):
@@ -107,24 +113,25 @@ class SiteState:
 
     def approve(self, terms: StudyTerms, approver: str, at_unix_ms: int, policy_digest: str) -> None:
         """Record the site's consent to exactly these terms."""
-        before = self.approval(terms.study)
-        if before is not None and before.terms_digest != terms.digest and not before.left:
-            raise StateError(
-                f"the study {terms.study} is already approved under other terms",
-                hint=f"Run `fedmap-site leave {terms.study}` first if the new terms are the right ones.",
+        with self.studies_lock():
+            before = self.approval(terms.study)
+            if before is not None and before.terms_digest != terms.digest and not before.left:
+                raise StateError(
+                    f"the study {terms.study} is already approved under other terms",
+                    hint=f"Run `fedmap-site leave {terms.study}` first if the new terms are the right ones.",
+                )
+            folder = self.study_folder(terms.study)
+            make_folder(folder / "models")
+            write_durably(folder / "terms.json", terms.to_json().encode())
+            _write(
+                folder / "approval.json",
+                Approval(
+                    terms_digest=terms.digest,
+                    approver=approver,
+                    at_unix_ms=at_unix_ms,
+                    policy_digest=policy_digest,
+                ),
             )
-        folder = self.study_folder(terms.study)
-        make_folder(folder / "models")
-        write_durably(folder / "terms.json", terms.to_json().encode())
-        _write(
-            folder / "approval.json",
-            Approval(
-                terms_digest=terms.digest,
-                approver=approver,
-                at_unix_ms=at_unix_ms,
-                policy_digest=policy_digest,
-            ),
-        )
 
     def approval(self, study: str) -> Approval | None:
         path = self.study_folder(study) / "approval.json"
@@ -146,9 +153,10 @@ class SiteState:
 
     def leave(self, study: str) -> None:
         """Take no further part. What was sent cannot be called back; the own models stay until deleted."""
-        approval = self.approval(study)
-        if approval is not None and not approval.left:
-            _write(self.study_folder(study) / "approval.json", approval.model_copy(update={"left": True}))
+        with self.studies_lock():
+            approval = self.approval(study)
+            if approval is not None and not approval.left:
+                _write(self.study_folder(study) / "approval.json", approval.model_copy(update={"left": True}))
 
     def studies(self) -> tuple[str, ...]:
         """Studies that the site takes part in, sorted."""
