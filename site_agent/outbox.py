@@ -82,7 +82,7 @@ class Outbox:
     def clear_leftovers(self) -> None:
         """Remove what a killed process left half written."""
         with self._locked():
-            for path in self._folder.glob(f"{_UNFINISHED}*"):
+            for path in self._leftovers():
                 shutil.rmtree(path, ignore_errors=True)
 
     def add(self, package: Package, state: Literal["waiting_review", "released"]) -> OutboxItem:
@@ -167,15 +167,24 @@ class Outbox:
         return tuple(sorted(path for path in found if path.name.split(".")[0] == study))
 
     def remove_study(self, study: str) -> None:
-        """Delete all items of a study. Each loses its name first, so that half an item is never met."""
+        """Delete all items of a study. Each loses its name first, so that half an item is never met.
+
+        What a killed process left without a name goes too: it may be of this study.
+        """
         with self._locked():
-            for path in self.folders_of(study):
-                try:
+            try:
+                for path in self._leftovers():
+                    shutil.rmtree(path)
+                for path in self.folders_of(study):
                     gone = path.rename(self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}")
                     sync_folder(self._folder)
                     shutil.rmtree(gone)
-                except OSError as error:
-                    raise storage_error(error, path) from error
+            except OSError as error:
+                raise storage_error(error, self._folder) from error
+
+    def _leftovers(self) -> list[Path]:
+        """For the holder of the lock: nobody else is writing an item then."""
+        return list(self._folder.glob(f"{_UNFINISHED}*"))
 
     def _attempts(self, study: str, task_id: str) -> list[int]:
         if not self._folder.is_dir():

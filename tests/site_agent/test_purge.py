@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,3 +182,18 @@ def test_nothing_is_deleted_by_itself_unless_asked_for(site: Keeping) -> None:
 
     SiteRetention(0, site.state, site.purge, unasked, site.clock)()
     assert site.purge.plan(STUDY)
+
+
+def test_a_certificate_is_not_signed_while_an_item_without_a_name_is_left(
+    site: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    site.state.leave(STUDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)  # between an item's rename and its deletion
+        with pytest.raises(KeyboardInterrupt):
+            site.purge.purge(STUDY, "kim")
+    site.purge.purge(STUDY, "kim")
+    assert {one.name for one in site.left() if one.name != "audit.jsonl"} == set()
