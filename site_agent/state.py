@@ -37,6 +37,8 @@ from common.service_config import Section
 from common.study_terms import StudyTerms, parse_terms
 from site_agent.identity_files import LOCK
 
+BEGUN = ".begun.json"
+"""How the list of a deletion that is not finished ends, in `deletions/`."""
 MODELS_KEPT = 3
 """A fit of round r starts from the newest model before r; one more is for a round that is asked again."""
 _Record = TypeVar("_Record", bound=Section)
@@ -119,6 +121,12 @@ class SiteState:
                 raise StateError(
                     f"the study {terms.study} is already approved under other terms",
                     hint=f"Run `fedmap-site leave {terms.study}` first if the new terms are the right ones.",
+                )
+            if self.begun_deletion(terms.study).exists():
+                raise StateError(
+                    f"a deletion of the study {terms.study} was begun and is not finished",
+                    hint=f"Finish it with `fedmap-site purge {terms.study} --approver NAME`, "
+                    "then approve again.",
                 )
             folder = self.study_folder(terms.study)
             make_folder(folder / "models")
@@ -245,6 +253,10 @@ class SiteState:
     def study_folder(self, study: str) -> Path:
         """A name from outside becomes a path only here, and only if it is a plain name."""
         return self.folder / "studies" / check_study_name(study)
+
+    def begun_deletion(self, study: str) -> Path:
+        """The list of what a purge deletes; it is there from the purge's beginning to its end."""
+        return self.deletions_folder / f"{check_study_name(study)}{BEGUN}"
 
     def _models(self, study: str) -> list[tuple[int, Path]]:
         """(round, file), oldest first."""
