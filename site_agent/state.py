@@ -130,6 +130,11 @@ class SiteState:
                 )
             folder = self.study_folder(terms.study)
             make_folder(folder / "models")
+            over = folder / "over.json"
+            try:
+                over.unlink(missing_ok=True)  # the time after which it is deleted begins anew
+            except OSError as error:
+                raise storage_error(error, over) from error
             write_durably(folder / "terms.json", terms.to_json().encode())
             _write(
                 folder / "approval.json",

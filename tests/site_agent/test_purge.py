@@ -238,3 +238,17 @@ def test_a_begun_purge_does_not_delete_a_study_that_the_site_takes_part_in(
         site.purge.purge(STUDY, "kim")
     assert STUDY in site.state.studies()
     assert site.state.study_folder(STUDY).joinpath("models", "round-0001.safetensors").exists()
+
+
+def test_the_time_of_an_earlier_end_does_not_count_after_a_new_approval(site: Keeping) -> None:
+    phases = {STUDY: "rounds", "another": "rounds"}
+    rule = SiteRetention(30, site.state, site.purge, lambda: phases, site.clock)
+    terms = site.state.terms(STUDY)
+    site.state.leave(STUDY)
+    rule()
+    site.state.approve(terms, "kim", site.clock(), "p" * 64)
+    phases[STUDY] = "complete"
+    for days, there in ((40, True), (29, True), (2, False)):
+        site.clock.now += days * DAY_MS
+        rule()
+        assert site.state.study_folder(STUDY).exists() is there
