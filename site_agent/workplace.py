@@ -64,7 +64,7 @@ class Workplace:
                 f"the task {task.id} of {task.study} is not under the terms that this site approved",
                 hint="See `fedmap-site studies`; leave the study and approve it again if its terms changed.",
             )
-        if not _is_step(task, terms.rounds):
+        if not is_step(task, terms.rounds):
             raise RejectedError(
                 f"the task {shown(task.id)} of {task.study} is no step of the terms that this site approved",
                 hint="Tell the operator: the approved terms say which tasks there are, and how many rounds.",
@@ -165,7 +165,7 @@ class Workplace:
         )
 
 
-def _is_step(task: pb.Task, rounds: int) -> bool:
+def is_step(task: pb.Task, rounds: int) -> bool:
     """Whether the terms have this task: one of each kind, and as many rounds as were agreed."""
     if task.kind == pb.TASK_KIND_FIT:
         return 1 <= task.round <= rounds and task.id == f"round-{task.round}"
