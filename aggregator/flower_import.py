@@ -27,16 +27,18 @@ from aggregator.release_figures import ReleaseRecords
 from aggregator.release_key import load_release_key
 from aggregator.service import Study
 from aggregator.store import AnswerRow, BundleRow, RefusalRow, ResultRow, Store
-from aggregator.update_checks import check_answer
-from common.answers import answer_digest, rule_of
+from aggregator.update_checks import check_answer, check_failure, check_rows
+from common.answers import MOST_NOTE, answer_digest, rule_of
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import ConflictError, IntegrityError, RejectedError
 from common.models import model_of
+from common.names import check_region
 from common.parameter_files import decode_prior
 from common.run_folder import RunTold, SiteTold, read_run
 from common.study_terms import StudyTerms, parse_terms
 
 ACTOR = "operator"
+_MOST_RUNTIME = 100  # characters
 _WEIGHTS = 1e-6  # how far from 1 the weights of a round may sum up to
 _AGAIN = "Copy the whole folder again from where the study was run; nothing in it may be changed by hand."
 _Message = TypeVar("_Message", bound=Message)
@@ -71,6 +73,7 @@ def import_run(
     model = model_of(terms.plan)
     _demand(terms.digest == run.terms_digest, "the terms have another digest")
     decode_prior(model.network, terms.plan.prior, prior, f"the prior in {folder}")
+    _check_texts(run)
     _check_rounds(terms, run)
     evaluations = _check_sites(terms, run)  # (2)
     now = time.time_ns() // 1_000_000
@@ -94,6 +97,20 @@ def import_run(
     return Imported(row, made, run.runtime, store.blobs.existing(row.file_digest))
 
 
+def _check_texts(run: RunTold) -> None:
+    """Texts that are signed, or shown to people who read the bundle."""
+    _demand(_is_line(run.runtime, _MOST_RUNTIME), "the runtime's name is too long or not printable")
+    _demand(_is_line(run.rule.threshold_note, MOST_NOTE), "the rule's note is too long or not printable")
+    for told in run.sites:
+        check_region(told.region)
+    for one in run.refusals:
+        check_failure(pb.FailureAnswer(code=one.code))  # the reason stays in the folder
+
+
+def _is_line(text: str, most: int) -> bool:
+    return len(text) <= most and text.isprintable()
+
+
 def _check_rounds(terms: StudyTerms, run: RunTold) -> None:
     _demand([one.round for one in run.rounds] == list(range(1, terms.rounds + 1)), "rounds are missing")
     sites = {one.site for one in run.sites}
@@ -111,9 +128,9 @@ def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:
     rule_of(_rule_message(run))
     for told in run.sites:
         statistics = _read(told.statistics, pb.StatisticsAnswer(), told)
-        _demand(statistics.rows >= plan.limits.min_rows, f"{told.site} has fewer rows than the plan asks for")
         check_inputs(plan, statistics)
         check_counts(plan, statistics)
+        check_rows(plan, statistics)
         _demand(tuple(statistics.input_names) == run.input_names, f"{told.site} has other inputs")
         if told.evaluation:
             answer = _answer(terms, told.site, "evaluate")

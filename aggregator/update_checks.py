@@ -51,7 +51,9 @@ __all__ = [
     "GateLimits",
     "TensorBytes",
     "check_answer",
+    "check_failure",
     "check_header",
+    "check_rows",
     "expected_tensor_bytes",
 ]
 
@@ -104,9 +106,9 @@ def _judge(
 ) -> CheckedAnswer:
     match answer.WhichOneof("content"):
         case "failure":
-            return _check_failure(answer.failure)
+            return check_failure(answer.failure)
         case "statistics" if tensors is not None:
-            _check_rows(plan, answer.statistics)
+            check_rows(plan, answer.statistics)
             check_inputs(plan, answer.statistics)
             check_counts(plan, answer.statistics)
             check_statistics(plan, tensors, answer.statistics.rows)
@@ -128,7 +130,8 @@ def _judge(
     raise RejectedError("the answer lacks its tensors", hint=SAME_VERSION)
 
 
-def _check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
+def check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
+    """A known code, and a reason that can be shown."""
     known = failure.code == WITHHELD or failure.code in _codes(FedmapError)
     demand(known, "the failure has an unknown code", SAME_VERSION)
     demand(
@@ -139,7 +142,8 @@ def _check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
     return CheckedAnswer("failed")
 
 
-def _check_rows(plan: StudyPlan, statistics: pb.StatisticsAnswer) -> None:
+def check_rows(plan: StudyPlan, statistics: pb.StatisticsAnswer) -> None:
+    """As many rows as the plan asks for and a site can have, and a digest of the model's inputs."""
     least = plan.limits.min_rows
     demand(
         least <= statistics.rows <= MOST_ROWS,

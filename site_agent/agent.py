@@ -34,7 +34,7 @@ from site_agent.notices import Notice, Tell
 from site_agent.renewal import Renewal
 from site_agent.stopping import Abandoned, Stop
 from site_agent.task_desk import TaskDesk, kind_of
-from site_agent.workplace import Workplace
+from site_agent.workplace import NoLongerApprovedError, Workplace
 
 REVIEW_SECONDS = 2.0  # how often a waiting agent looks for releases
 SHUT_OUT = (NotAllowedError, ConflictError, IncompatibleError)
@@ -213,7 +213,11 @@ class Agent:
         except FedmapError as error:
             self._decline(task, error)
             return
-        item = self._desk.do(task, terms, workplace)
+        try:
+            item = self._desk.do(task, terms, workplace)
+        except NoLongerApprovedError as error:
+            self._decline(task, error)
+            return
         if item.status.state in ("waiting_review", "released", "sent"):
             self._courier.add(item)
             self._courier.show()

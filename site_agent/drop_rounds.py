@@ -29,7 +29,7 @@ from site_agent.audit_log import AuditLog
 from site_agent.identity_files import SiteIdentity
 from site_agent.outbox_item import OutboxItem
 from site_agent.state import SiteState
-from site_agent.workplace import Workplace
+from site_agent.workplace import NoLongerApprovedError, Workplace
 
 _WANTED = {
     "offer": "It is an offer: approve it with `fedmap-site approve --file FILE --approver NAME --out REPLY`.",
@@ -105,7 +105,7 @@ def run_round(
                 prior = workplace.read_prior(task, terms)
                 work = workplace.work(task, terms, dataset, prior)
                 item = workplace.keep(task, terms, work, dataset, prior)
-            except StorageError:
+            except (StorageError, NoLongerApprovedError):
                 raise
             except FedmapError as error:
                 failure = error

@@ -13,12 +13,10 @@ may become an item is `egress`; how it travels is `connection`.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +24,7 @@ from typing import Literal
 
 from common.answers import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
-from common.durable_files import make_folder, storage_error, sync_folder, write_durably
+from common.durable_files import make_folder, storage_error, sync_folder, waiting_lock, write_durably
 from common.errors import IntegrityError, NotFoundError, RejectedError, StateError
 from common.fault_points import reach
 from common.names import shown
@@ -84,7 +82,7 @@ class Outbox:
     def clear_leftovers(self) -> None:
         """Remove what a killed process left half written."""
         with self._locked():
-            for path in self._folder.glob(f"{_UNFINISHED}*"):
+            for path in self._leftovers():
                 shutil.rmtree(path, ignore_errors=True)
 
     def add(self, package: Package, state: Literal["waiting_review", "released"]) -> OutboxItem:
@@ -169,15 +167,24 @@ class Outbox:
         return tuple(sorted(path for path in found if path.name.split(".")[0] == study))
 
     def remove_study(self, study: str) -> None:
-        """Delete all items of a study. Each loses its name first, so that half an item is never met."""
+        """Delete all items of a study. Each loses its name first, so that half an item is never met.
+
+        What a killed process left without a name goes too: it may be of this study.
+        """
         with self._locked():
-            for path in self.folders_of(study):
-                try:
+            try:
+                for path in self._leftovers():
+                    shutil.rmtree(path)
+                for path in self.folders_of(study):
                     gone = path.rename(self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}")
                     sync_folder(self._folder)
                     shutil.rmtree(gone)
-                except OSError as error:
-                    raise storage_error(error, path) from error
+            except OSError as error:
+                raise storage_error(error, self._folder) from error
+
+    def _leftovers(self) -> list[Path]:
+        """For the holder of the lock: nobody else is writing an item then."""
+        return list(self._folder.glob(f"{_UNFINISHED}*"))
 
     def _attempts(self, study: str, task_id: str) -> list[int]:
         if not self._folder.is_dir():
@@ -255,20 +262,9 @@ class Outbox:
         reach("agent.outbox_before_status")
         _write_status(item.folder, status)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One change at a time, between processes and threads. Waits: nobody holds it for long."""
-        make_folder(self._folder)
-        path = self._folder / _LOCK
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise storage_error(error, path) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def _locked(self) -> AbstractContextManager[None]:
+        """One change at a time. Nobody holds it for long."""
+        return waiting_lock(self._folder / _LOCK)
 
 
 def check_approver(name: str) -> str:

@@ -22,9 +22,8 @@ from common.fault_points import reach
 from site_agent.audit_log import AuditLog, Clock
 from site_agent.identity_files import SiteIdentity
 from site_agent.outbox import Outbox
-from site_agent.state import SiteState
+from site_agent.state import BEGUN, SiteState
 
-_BEGUN = ".begun.json"
 _KINDS = {"models": "model", "priors": "prior"}
 _KEPT = (
     "the audit log: names, counts and digests",
@@ -67,9 +66,13 @@ class SitePurge:
     def purge(self, study: str, actor: str) -> tuple[Path, DeletionRecord]:
         """Delete what is kept of a study that the site takes no part in; the certificate and what it says."""
         signer = self._signer()  # before anything goes: without a key there is no certificate
+        with self._state.studies_lock():  # whoever is in a task of it keeps nothing from here on
+            return self._purge(study, actor, signer)
+
+    def _purge(self, study: str, actor: str, signer: SiteSigner) -> tuple[Path, DeletionRecord]:
         begun = self._begun(study)
+        self._check_out(study)  # (1)
         if not begun.exists():
-            self._check_out(study)  # (1)
             self._begin(study, actor, begun)  # (2)
         reach("agent.purge_begun")
         draft = self._draft(begun)
@@ -92,8 +95,8 @@ class SitePurge:
 
     def interrupted(self) -> tuple[str, ...]:
         """Studies whose deletion was begun and not finished, sorted."""
-        found = self._state.deletions_folder.glob(f"*{_BEGUN}")
-        return tuple(sorted(path.name.removesuffix(_BEGUN) for path in found))
+        found = self._state.deletions_folder.glob(f"*{BEGUN}")
+        return tuple(sorted(path.name.removesuffix(BEGUN) for path in found))
 
     def _check_out(self, study: str) -> None:
         approval = self._state.approval(study)
@@ -143,7 +146,7 @@ class SitePurge:
                 yield _deleted("outbox", path, f"{item.name}/{path.name}")
 
     def _begun(self, study: str) -> Path:
-        return self._state.deletions_folder / f"{self._state.study_folder(study).name}{_BEGUN}"
+        return self._state.begun_deletion(study)
 
     def _signer(self) -> SiteSigner:
         identity = self._identity()

@@ -42,7 +42,8 @@ class SiteRetention:
             return
         self._next = now + _HOUR_MS
         for study in self._purge.interrupted():
-            self._delete(study)
+            if self._state.has_left(study):
+                self._delete(study)
         if not self._days:
             return
         phases = self._phases()

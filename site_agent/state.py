@@ -1,6 +1,6 @@
 """The agent's state folder: which studies are approved, the site's own models, and which agent this is.
 
-    lock  instance.json  audit.jsonl  identity/  outbox/  deletions/
+    lock  studies.lock  instance.json  audit.jsonl  identity/  outbox/  deletions/
     studies/NAME/{terms.json, approval.json, data.json, over.json, models/round-0001.safetensors …, priors/}
 
 Every file is whole or absent. The identity is `identity_files`, the outbox and the audit log are modules of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from common.durable_files import (
     remove_leftovers,
     storage_error,
     sync_folder,
+    waiting_lock,
     write_durably,
 )
 from common.errors import IntegrityError, NotFoundError, StateError
@@ -35,6 +37,8 @@ from common.service_config import Section
 from common.study_terms import StudyTerms, parse_terms
 from site_agent.identity_files import LOCK
 
+BEGUN = ".begun.json"
+"""How the list of a deletion that is not finished ends, in `deletions/`."""
 MODELS_KEPT = 3
 """A fit of round r starts from the newest model before r; one more is for a round that is asked again."""
 _Record = TypeVar("_Record", bound=Section)
@@ -87,6 +91,10 @@ class SiteState:
         self.audit_path = folder / "audit.jsonl"
         self.lock = FolderLock(folder / LOCK)
 
+    def studies_lock(self) -> AbstractContextManager[None]:
+        """Held while consent, or what is kept under it, comes or goes: nothing is kept after a purge."""
+        return waiting_lock(self.folder / "studies.lock")
+
     def prepare(self) -> None:
         """Make what is missing."""
         for folder in (self.folder, self.folder / "studies", self.outbox_folder):
@@ -107,24 +115,36 @@ class SiteState:
 
     def approve(self, terms: StudyTerms, approver: str, at_unix_ms: int, policy_digest: str) -> None:
         """Record the site's consent to exactly these terms."""
-        before = self.approval(terms.study)
-        if before is not None and before.terms_digest != terms.digest and not before.left:
-            raise StateError(
-                f"the study {terms.study} is already approved under other terms",
-                hint=f"Run `fedmap-site leave {terms.study}` first if the new terms are the right ones.",
+        with self.studies_lock():
+            before = self.approval(terms.study)
+            if before is not None and before.terms_digest != terms.digest and not before.left:
+                raise StateError(
+                    f"the study {terms.study} is already approved under other terms",
+                    hint=f"Run `fedmap-site leave {terms.study}` first if the new terms are the right ones.",
+                )
+            if self.begun_deletion(terms.study).exists():
+                raise StateError(
+                    f"a deletion of the study {terms.study} was begun and is not finished",
+                    hint=f"Finish it with `fedmap-site purge {terms.study} --approver NAME`, "
+                    "then approve again.",
+                )
+            folder = self.study_folder(terms.study)
+            make_folder(folder / "models")
+            over = folder / "over.json"
+            try:
+                over.unlink(missing_ok=True)  # the time after which it is deleted begins anew
+            except OSError as error:
+                raise storage_error(error, over) from error
+            write_durably(folder / "terms.json", terms.to_json().encode())
+            _write(
+                folder / "approval.json",
+                Approval(
+                    terms_digest=terms.digest,
+                    approver=approver,
+                    at_unix_ms=at_unix_ms,
+                    policy_digest=policy_digest,
+                ),
             )
-        folder = self.study_folder(terms.study)
-        make_folder(folder / "models")
-        write_durably(folder / "terms.json", terms.to_json().encode())
-        _write(
-            folder / "approval.json",
-            Approval(
-                terms_digest=terms.digest,
-                approver=approver,
-                at_unix_ms=at_unix_ms,
-                policy_digest=policy_digest,
-            ),
-        )
 
     def approval(self, study: str) -> Approval | None:
         path = self.study_folder(study) / "approval.json"
@@ -146,9 +166,10 @@ class SiteState:
 
     def leave(self, study: str) -> None:
         """Take no further part. What was sent cannot be called back; the own models stay until deleted."""
-        approval = self.approval(study)
-        if approval is not None and not approval.left:
-            _write(self.study_folder(study) / "approval.json", approval.model_copy(update={"left": True}))
+        with self.studies_lock():
+            approval = self.approval(study)
+            if approval is not None and not approval.left:
+                _write(self.study_folder(study) / "approval.json", approval.model_copy(update={"left": True}))
 
     def studies(self) -> tuple[str, ...]:
         """Studies that the site takes part in, sorted."""
@@ -237,6 +258,10 @@ class SiteState:
     def study_folder(self, study: str) -> Path:
         """A name from outside becomes a path only here, and only if it is a plain name."""
         return self.folder / "studies" / check_study_name(study)
+
+    def begun_deletion(self, study: str) -> Path:
+        """The list of what a purge deletes; it is there from the purge's beginning to its end."""
+        return self.deletions_folder / f"{check_study_name(study)}{BEGUN}"
 
     def _models(self, study: str) -> list[tuple[int, Path]]:
         """(round, file), oldest first."""

@@ -22,7 +22,7 @@ from site_agent.notices import Notice, Tell
 from site_agent.outbox_item import OutboxItem
 from site_agent.state import SiteState
 from site_agent.stopping import Stop
-from site_agent.workplace import Workplace
+from site_agent.workplace import NoLongerApprovedError, Workplace
 
 
 def kind_of(task: pb.Task) -> str:
@@ -64,6 +64,8 @@ class TaskDesk:
             item = self._answer(task, terms, workplace)
         except (UnreachableError, StorageError):
             raise  # it may be better in a while, and then the answer is still wanted
+        except NoLongerApprovedError:
+            raise  # not even a failure is told of a study that the site has left
         except FedmapError as error:
             item = self._failed(task, terms, workplace, error)
         except UNEXPECTED as error:

@@ -38,6 +38,10 @@ _ONCE: Mapping[int, str] = {
 _STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
 
 
+class NoLongerApprovedError(NotFoundError):
+    """The site left the study, or purged it, while a task of it was done: the work is dropped."""
+
+
 class Workplace:
     """One policy in force, with everything that a task needs on this machine."""
 
@@ -60,7 +64,7 @@ class Workplace:
                 f"the task {task.id} of {task.study} is not under the terms that this site approved",
                 hint="See `fedmap-site studies`; leave the study and approve it again if its terms changed.",
             )
-        if not _is_step(task, terms.rounds):
+        if not is_step(task, terms.rounds):
             raise RejectedError(
                 f"the task {shown(task.id)} of {task.study} is no step of the terms that this site approved",
                 hint="Tell the operator: the approved terms say which tasks there are, and how many rounds.",
@@ -137,15 +141,31 @@ class Workplace:
         self, task: pb.Task, terms: StudyTerms, work: Work, dataset: SiteDataset, prior: PriorFile | None
     ) -> OutboxItem:
         """The model first: whoever finds the answer in the outbox can rely on the model behind it."""
-        if work.model is not None:
-            self._state.save_model(task.study, task.round, model_of(terms.plan).network, work.model)
-        return self._gate.pass_out(task, terms, work, dataset, prior)
+        with self._state.studies_lock():
+            self._ask_again(task, terms)
+            if work.model is not None:
+                self._state.save_model(task.study, task.round, model_of(terms.plan).network, work.model)
+            return self._gate.pass_out(task, terms, work, dataset, prior)
 
     def fail(self, task: pb.Task, terms: StudyTerms, error: FedmapError) -> OutboxItem:
-        return self._gate.fail(task, terms, error)
+        with self._state.studies_lock():
+            self._ask_again(task, terms)
+            return self._gate.fail(task, terms, error)
+
+    def _ask_again(self, task: pb.Task, terms: StudyTerms) -> None:
+        """Work takes long, and the site may have left the study meanwhile, or purged it."""
+        approval = self._state.approval(task.study)
+        if approval is not None and not approval.left and approval.terms_digest == terms.digest:
+            return
+        if approval is None:
+            self._state.delete_study(task.study)  # a prior or record that was written after the purge
+        raise NoLongerApprovedError(
+            f"this site left {task.study} while {task.id} was done; the work is dropped",
+            hint="There is nothing to do: nothing of it was kept, and nothing of it leaves.",
+        )
 
 
-def _is_step(task: pb.Task, rounds: int) -> bool:
+def is_step(task: pb.Task, rounds: int) -> bool:
     """Whether the terms have this task: one of each kind, and as many rounds as were agreed."""
     if task.kind == pb.TASK_KIND_FIT:
         return 1 <= task.round <= rounds and task.id == f"round-{task.round}"

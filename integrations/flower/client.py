@@ -14,9 +14,10 @@ from flwr.clientapp import ClientApp
 
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import sha256_hex
-from common.errors import FedmapError, IntegrityError, TrainingError
+from common.errors import FedmapError, IntegrityError, RejectedError, TrainingError
 from common.log import configure, get_logger
 from common.models import model_of
+from common.names import shown
 from common.parameter_files import PriorFile, decode_prior
 from common.study_terms import StudyTerms, parse_terms
 from integrations.flower.node import Node, NodeOf
@@ -27,6 +28,7 @@ from site_agent.egress_checks import AnswerChecks, Checked
 from site_agent.failures import UNEXPECTED, failure_answer
 from site_agent.local_trainer import perform, use_one_thread
 from site_agent.policy import floors_of
+from site_agent.workplace import is_step
 
 
 def make_client_app(node_of: NodeOf) -> ClientApp:
@@ -55,7 +57,7 @@ def answer_to(message: Message, context: Context, node_of: NodeOf) -> Reply:
             raise IntegrityError("the message is not of its task's kind", hint="Tell who runs the study.")
         terms = _terms(order)
         node = node_of(context, terms)
-        checked = _work(order, terms, node)
+        return _answered(order, terms, node)
     except FedmapError as error:
         get_logger().warning("task_failed", study=task.study, task=task.id, exc_info=error)
         _tell(task, str(error))
@@ -71,7 +73,19 @@ def _terms(order: Order) -> StudyTerms:
     terms = parse_terms(order.terms_json)
     if (order.task.study, order.task.terms_digest) != (terms.study, terms.digest):
         raise IntegrityError("the task does not belong to its terms", hint="Tell who runs the study.")
+    if not is_step(order.task, terms.rounds):
+        raise RejectedError(
+            f"the task {shown(order.task.id)} is no step of the study's terms",
+            hint="Tell who runs the study: the terms say which tasks there are, and how many rounds.",
+        )
     return terms
+
+
+def _answered(order: Order, terms: StudyTerms, node: Node) -> Reply:
+    def work() -> Reply:
+        return _reply(order.task, node, _work(order, terms, node))
+
+    return work() if node.answers is None else node.answers.once(order.task, node.region, work)
 
 
 def _work(order: Order, terms: StudyTerms, node: Node) -> Checked:

@@ -20,6 +20,7 @@ from common.digests import is_digest
 from common.errors import ConfigError, NotFoundError, RejectedError
 from common.names import check_site_name
 from common.study_terms import StudyTerms
+from integrations.flower.kept_answers import KeptAnswers
 from integrations.flower.own_models import ModelsInContext, ModelsOnDisk, OwnModels
 from site_agent.data_loader import DataLoader, check_dataset
 from site_agent.policy import LEAST_CELL, SitePolicy, check_terms, floors_of, read_policy
@@ -43,6 +44,7 @@ class Node:
     policy: SitePolicy
     models: OwnModels
     load: Callable[[StudyTerms], SiteDataset]  # checked, not scaled
+    answers: KeptAnswers | None = None  # where the policy adds noise
 
 
 NodeOf = Callable[[Context, StudyTerms], Node]
@@ -67,7 +69,9 @@ def hospital_node(context: Context, terms: StudyTerms) -> Node:
             hint='Take part through the site agent, or let the checks alone release: egress = "automatic".',
         )
     site = check_site_name(given["site"])
-    state = SiteState(Path(given["state"]) / f"run-{context.run_id}")
+    blurs = policy.noise_multiplier > 0  # then answers outlast a run, and so must the models behind them
+    kept = f"terms-{terms.digest}" if blurs else f"run-{context.run_id}"
+    state = SiteState(Path(given["state"]) / kept)
     state.prepare()
     loader = DataLoader(site, state, policy)
     return Node(
@@ -76,6 +80,7 @@ def hospital_node(context: Context, terms: StudyTerms) -> Node:
         policy,
         ModelsOnDisk(state),
         lambda asked: loader.load(asked, Path(given["data"])),
+        KeptAnswers(state.folder / "answers") if blurs else None,
     )
 
 

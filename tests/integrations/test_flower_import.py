@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_a_flower_run_is_released_verified_and_predicts(
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 161
 
 
+def _tell(run: dict[str, Any], **figures: object) -> None:
+    """Other statistics of the first site."""
+    told = run["sites"][0]
+    told["statistics"] = json.dumps({**json.loads(told["statistics"]), **figures})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -75,8 +82,32 @@ def test_a_flower_run_is_released_verified_and_predicts(
         (lambda run: run["rule"].update(threshold=7.0), "no probability"),
         (lambda run: run.update(prior_digest="0" * 64), "is not the prior of its run"),
         (lambda run: run.update(surprise=1), "cannot be read"),
+        (lambda run: run["sites"][0].update(region="\x1b[2J\nnorth"), "is not a region"),
+        (lambda run: run.update(runtime="flower\x1b]0;x\x07"), "the runtime's name is too long or not"),
+        (lambda run: run["rule"].update(threshold_note="\x1b[2Japproved"), "the rule's note is too long"),
+        (
+            lambda run: run.update(refusals=[{"site": "x", "task": "rule", "code": "SIGNED", "reason": ""}]),
+            "unknown code",
+        ),
+        (lambda run: _tell(run, rows=str(10**15)), "the statistics are not of"),
+        (lambda run: _tell(run, inputNames=[], layoutDigest="none"), "digest of the model's inputs is none"),
     ],
-    ids=["round", "terms", "weights", "small cell", "events", "rule", "prior", "key"],
+    ids=[
+        "round",
+        "terms",
+        "weights",
+        "small cell",
+        "events",
+        "rule",
+        "prior",
+        "key",
+        "region",
+        "runtime",
+        "note",
+        "code",
+        "rows",
+        "layout",
+    ],
 )
 def test_a_folder_that_was_changed_is_not_released(
     change: object, reason: str, out: Path, centre: Path

@@ -336,3 +336,37 @@ def test_every_kind_of_task_has_a_word() -> None:
 
     kinds = {kind_of(pb.Task(kind=kind)) for kind in pb.TaskKind.values()}
     assert {"statistics", "initialise", "fit", "rule", "evaluate"} <= kinds
+
+
+def test_what_is_purged_while_its_task_is_done_neither_comes_back_nor_is_sent(
+    site: AgentSite, aggregator: AggregatorDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def perform(task: pb.Task, *rest: Any) -> local_trainer.Work:
+        work = local_trainer.perform(task, *rest)
+        other = site.site()  # `fedmap-site leave` and `purge`, in another terminal
+        other.state.leave("toy")
+        other.purge().purge("toy", "Dr Ada")
+        other.state.prior_path("toy", "a" * 64).write_bytes(b"a prior that was still on its way")
+        return work
+
+    monkeypatch.setattr(workplace, "perform", perform)
+    aggregator.tasks = [site.fit()]
+    site.run_until(lambda: any(poll.in_hand for poll in aggregator.polls))
+    assert not aggregator.received
+    assert site.states() == {}
+    assert not (site.config.site.state / "studies" / "toy").exists()
+    assert site.actions()[-3:-1] == ["study.purged", "task.declined"]
+
+
+def test_no_failure_is_told_of_a_study_that_the_site_left_during_its_task(
+    site: AgentSite, aggregator: AggregatorDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def perform(*_: Any) -> local_trainer.Work:
+        site.site().state.leave("toy")
+        raise RejectedError("no good", hint="none")
+
+    monkeypatch.setattr(workplace, "perform", perform)
+    aggregator.tasks = [site.fit()]
+    site.run_until(lambda: any(poll.in_hand for poll in aggregator.polls))
+    assert not aggregator.received
+    assert site.states() == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,3 +182,73 @@ def test_nothing_is_deleted_by_itself_unless_asked_for(site: Keeping) -> None:
 
     SiteRetention(0, site.state, site.purge, unasked, site.clock)()
     assert site.purge.plan(STUDY)
+
+
+def test_a_certificate_is_not_signed_while_an_item_without_a_name_is_left(
+    site: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    site.state.leave(STUDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)  # between an item's rename and its deletion
+        with pytest.raises(KeyboardInterrupt):
+            site.purge.purge(STUDY, "kim")
+    site.purge.purge(STUDY, "kim")
+    assert {one.name for one in site.left() if one.name != "audit.jsonl"} == set()
+
+
+def begin_and_die(site: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A purge that wrote its list and deleted nothing."""
+
+    def killed(_study: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.outbox, "remove_study", killed)
+        with pytest.raises(KeyboardInterrupt):
+            site.purge.purge(STUDY, "kim")
+
+
+def test_a_study_is_not_approved_again_while_its_deletion_is_unfinished(
+    site: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = site.state.terms(STUDY)
+    site.state.leave(STUDY)
+    begin_and_die(site, monkeypatch)
+    with pytest.raises(StateError, match="begun and is not finished") as refused:
+        site.state.approve(terms, "kim", site.clock(), "p" * 64)
+    assert f"fedmap-site purge {STUDY}" in refused.value.hint
+    site.purge.purge(STUDY, "kim")
+    site.state.approve(terms, "kim", site.clock(), "p" * 64)
+    assert STUDY in site.state.studies()
+
+
+def test_a_begun_purge_does_not_delete_a_study_that_the_site_takes_part_in(
+    site: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approval = site.state.study_folder(STUDY) / "approval.json"
+    before = approval.read_bytes()
+    site.state.leave(STUDY)
+    begin_and_die(site, monkeypatch)
+    approval.write_bytes(before)  # approved again by an older version
+    SiteRetention(0, site.state, site.purge, dict, site.clock)()
+    with pytest.raises(StateError, match="still takes part"):
+        site.purge.purge(STUDY, "kim")
+    assert STUDY in site.state.studies()
+    assert site.state.study_folder(STUDY).joinpath("models", "round-0001.safetensors").exists()
+
+
+def test_the_time_of_an_earlier_end_does_not_count_after_a_new_approval(site: Keeping) -> None:
+    phases = {STUDY: "rounds", "another": "rounds"}
+    rule = SiteRetention(30, site.state, site.purge, lambda: phases, site.clock)
+    terms = site.state.terms(STUDY)
+    site.state.leave(STUDY)
+    rule()
+    site.state.approve(terms, "kim", site.clock(), "p" * 64)
+    phases[STUDY] = "complete"
+    for days, there in ((40, True), (29, True), (2, False)):
+        site.clock.now += days * DAY_MS
+        rule()
+        assert site.state.study_folder(STUDY).exists() is there
