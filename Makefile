@@ -50,7 +50,7 @@ demo: $(READY) ## a federation of real processes on this machine, with a results
 
 test: $(READY) $(FLOWER_READY) lint ## everything CI runs: lint, types, all tests but the long ones
 	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations
-	$(FLOWER_BIN)/pytest tests/integrations
+	$(FLOWER_BIN)/pytest -n auto --dist loadgroup tests/integrations
 
 test-all: test ## the long tests as well (Flower on Ray, the commands of docs/flower.md)
 	$(FLOWER_BIN)/pytest -m long tests
