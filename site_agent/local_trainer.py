@@ -8,7 +8,7 @@ is read from disk, nothing is sent, and nothing is withheld for policy except wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -236,3 +236,18 @@ def _evaluation(job: _Job, file: PriorFile) -> Work:
     )
     found = last.answer(job.own, rule_of(job.task.rule))
     return Work(found.content, notes=found.notes)
+
+
+_ONCE: Mapping[int, str] = {
+    pb.TASK_KIND_STATISTICS: "statistics",
+    pb.TASK_KIND_INITIALISE: "initialise",
+    pb.TASK_KIND_RULE: "rule",
+    pb.TASK_KIND_EVALUATE: "evaluate",
+}
+
+
+def is_step(task: pb.Task, rounds: int) -> bool:
+    """Whether the terms have this task: one of each kind, and as many rounds as were agreed."""
+    if task.kind == pb.TASK_KIND_FIT:
+        return 1 <= task.round <= rounds and task.id == f"round-{task.round}"
+    return task.id == _ONCE.get(task.kind) and not task.round

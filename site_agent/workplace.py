@@ -6,8 +6,6 @@ done for a study whose exact terms this site has not approved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import SiteDataset
 from common.errors import FedmapError, NotFoundError, RejectedError
@@ -21,7 +19,7 @@ from site_agent.config import DataSection
 from site_agent.data_loader import DataLoader
 from site_agent.egress import ExitGate
 from site_agent.heartbeat import Heartbeat, Stage
-from site_agent.local_trainer import Work, perform
+from site_agent.local_trainer import Work, is_step, perform
 from site_agent.outbox import Outbox
 from site_agent.outbox_item import OutboxItem
 from site_agent.policy import SitePolicy
@@ -29,12 +27,6 @@ from site_agent.state import Approval, SiteState
 
 MOST_ANSWERS = 3
 """To one task that may leave. Each attempt is blurred anew: the mean of many would show what noise hides."""
-_ONCE: Mapping[int, str] = {
-    pb.TASK_KIND_STATISTICS: "statistics",
-    pb.TASK_KIND_INITIALISE: "initialise",
-    pb.TASK_KIND_RULE: "rule",
-    pb.TASK_KIND_EVALUATE: "evaluate",
-}
 _STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
 
 
@@ -163,10 +155,3 @@ class Workplace:
             f"this site left {task.study} while {task.id} was done; the work is dropped",
             hint="There is nothing to do: nothing of it was kept, and nothing of it leaves.",
         )
-
-
-def is_step(task: pb.Task, rounds: int) -> bool:
-    """Whether the terms have this task: one of each kind, and as many rounds as were agreed."""
-    if task.kind == pb.TASK_KIND_FIT:
-        return 1 <= task.round <= rounds and task.id == f"round-{task.round}"
-    return task.id == _ONCE.get(task.kind) and not task.round

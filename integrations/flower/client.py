@@ -26,9 +26,8 @@ from site_agent.cell_counts import count_cells
 from site_agent.egress import set_content
 from site_agent.egress_checks import AnswerChecks, Checked
 from site_agent.failures import UNEXPECTED, failure_answer
-from site_agent.local_trainer import perform, use_one_thread
+from site_agent.local_trainer import is_step, perform, use_one_thread
 from site_agent.policy import floors_of
-from site_agent.workplace import is_step
 
 
 def make_client_app(node_of: NodeOf) -> ClientApp:
