@@ -168,7 +168,7 @@ def test_a_list_of_withdrawals_taken_in_as_a_file_stops_what_is_installed(
     assert "step 6" in command("bundle", "card", "tiny-t2").err
     told = command("bundle", "withdrawals", signed, "--json").json
     assert told == {"serial": 1, "withdrawn": 1, "installed_here": ["tiny-t2-1"]}
-    assert command("bundle", "withdrawals", tmp_path / "none.json").code == 1
+    assert command("bundle", "withdrawals", tmp_path / "none.json").code == 74
 
 
 def test_verify_with_a_paper_asks_that_paper_alone(
@@ -219,7 +219,7 @@ def test_keys_are_listed_added_and_forgotten(command: Command, releases: Release
     assert releases.fingerprint not in command("bundle", "trust").out
     assert command("bundle", "trust", releases.fingerprint, "--forget").code == 1
     assert command("bundle", "trust", "--forget").code == 2
-    assert command("bundle", "trust", "12:34").code == 1
+    assert command("bundle", "trust", "12:34").code == 78
 
 
 def test_remove_asks_for_a_number_where_there_are_several(command: Command, releases: Releases) -> None:
@@ -250,7 +250,7 @@ def test_a_store_is_named_by_option_variable_or_configuration(
     assert "bundle.installed" in Path("state/audit.jsonl").read_text()
     for folder in (tmp_path / "one", tmp_path / "two", Path("state/bundles")):
         assert [one.reference for one in BundleStore(folder).installed()] == ["tiny-t2-1"]
-    assert command("bundle", "list", "--config", "elsewhere.toml").code == 1
+    assert command("bundle", "list", "--config", "elsewhere.toml").code == 78
     opened = open_bundle("tiny-t2", tmp_path / "one", "", Path("site.toml"))
     assert opened.manifest.version == 1
 
@@ -345,7 +345,7 @@ def test_wrong_usage_ends_with_code_two(command: Command, arguments: tuple[str, 
 
 def test_fetch_without_a_link_needs_a_site(command: Command) -> None:
     refused = command("bundle", "fetch", "tiny-t2")
-    assert refused.code == 1
+    assert refused.code == 78
     assert "site.toml" in refused.err
 
 
@@ -455,7 +455,7 @@ SITE = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:
 def test_serve_bundles_without_an_access_list_is_refused_with_every_fault(command: Command) -> None:
     Path("site.toml").write_text(SITE)
     refused = command("serve-bundles")
-    assert refused.code == 1
+    assert refused.code == 78
     for part in ("listen", "certificate", "bundles.serve.allow", "nobody"):
         assert part in refused.err
 
@@ -463,7 +463,7 @@ def test_serve_bundles_without_an_access_list_is_refused_with_every_fault(comman
 def test_a_network_that_is_none_is_refused_in_the_configuration(command: Command) -> None:
     Path("site.toml").write_text(SITE + '[bundles.serve]\nallow = ["10.1.0.0/99", "clinic"]\n')
     refused = command("check-config")
-    assert refused.code == 1
+    assert refused.code == 78
     assert refused.err.count("10.1.0.0/16") == 2
 
 

@@ -150,7 +150,7 @@ def test_enrol_refuses_an_invitation_for_another_site(
 ) -> None:
     joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
     done = command("enrol", "--joining", str(joining), "--again", "--site", "b", "--token", "t")
-    assert done.code == 1
+    assert done.code == 78
     assert "site.name: is a, the invitation is for b" in done.err
     assert site.config.site.name == "a"
 
@@ -346,7 +346,7 @@ def test_check_config_reports_every_fault_at_once(command: Command, site: AgentS
     assert "policy: egress = review" in command("check-config").out
     site.config_path.write_text('[site]\nname = "A"\n[agregator]\n')
     done = command("check-config")
-    assert done.code == 1
+    assert done.code == 78
     for part in ("site.name", "site.state", "did you mean `aggregator`"):
         assert part in done.err
 

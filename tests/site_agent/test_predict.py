@@ -167,7 +167,8 @@ def test_bad_rows_may_be_skipped_and_say_why(home: Path, tmp_path: Path, suffix:
     assert rows[7]["reason"] == "age: outside the range; crp: missing"
     good = table_of(tmp_path / "good-out.csv")
     for at in set(range(120)) - {0, 7, 119}:
-        assert float(rows[at]["probability"]) == float(good[at]["probability"])
+        # In float32, and how many rows are computed together decides the last digit.
+        assert float(rows[at]["probability"]) == pytest.approx(float(good[at]["probability"]), rel=1e-6)
         assert (rows[at]["class"], rows[at]["reason"]) == (good[at]["class"], "")
 
 
