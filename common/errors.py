@@ -16,6 +16,7 @@
         ├── ConflictError      the same thing exists already with other content
         ├── StaleError         the task is closed: the federation has moved on
         ├── StateError         not possible in this phase
+        ├── WithdrawnError     the site left the study while its work was under way
         ├── RejectedError      the content did not pass the checks
         ├── IntegrityError     size, digest or signature do not fit the bytes
         ├── LimitError         too many, too large or too slow
@@ -145,6 +146,12 @@ class StateError(ServiceError):
     """Not possible in this phase."""
 
     code = "state"
+
+
+class WithdrawnError(ServiceError):
+    """The site left the study, or purged it, while a task of it was done: the work is dropped."""
+
+    code = "withdrawn"
 
 
 class RejectedError(ServiceError):

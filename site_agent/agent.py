@@ -21,6 +21,7 @@ from common.errors import (
     NotAllowedError,
     StateError,
     UnreachableError,
+    WithdrawnError,
 )
 from common.log import get_logger
 from site_agent.agent_status import AgentStatus
@@ -34,7 +35,7 @@ from site_agent.notices import Notice, Tell
 from site_agent.renewal import Renewal
 from site_agent.stopping import Abandoned, Stop
 from site_agent.task_desk import TaskDesk, kind_of
-from site_agent.workplace import NoLongerApprovedError, Workplace
+from site_agent.workplace import Workplace
 
 REVIEW_SECONDS = 2.0  # how often a waiting agent looks for releases
 SHUT_OUT = (NotAllowedError, ConflictError, IncompatibleError)
@@ -215,7 +216,7 @@ class Agent:
             return
         try:
             item = self._desk.do(task, terms, workplace)
-        except NoLongerApprovedError as error:
+        except WithdrawnError as error:
             self._decline(task, error)
             return
         if item.status.state in ("waiting_review", "released", "sent"):

@@ -23,13 +23,13 @@ from common.contract.v1 import federation_pb2 as pb
 from common.digests import file_sha256, is_digest
 from common.drop_files import DropFile
 from common.durable_files import storage_error
-from common.errors import FedmapError, IntegrityError, StateError, StorageError
+from common.errors import FedmapError, IntegrityError, StateError, StorageError, WithdrawnError
 from common.study_terms import StudyTerms, parse_terms
 from site_agent.audit_log import AuditLog
 from site_agent.identity_files import SiteIdentity
 from site_agent.outbox_item import OutboxItem
 from site_agent.state import SiteState
-from site_agent.workplace import NoLongerApprovedError, Workplace
+from site_agent.workplace import Workplace
 
 _WANTED = {
     "offer": "It is an offer: approve it with `fedmap-site approve --file FILE --approver NAME --out REPLY`.",
@@ -105,7 +105,7 @@ def run_round(
                 prior = workplace.read_prior(task, terms)
                 work = workplace.work(task, terms, dataset, prior)
                 item = workplace.keep(task, terms, work, dataset, prior)
-            except (StorageError, NoLongerApprovedError):
+            except (StorageError, WithdrawnError):
                 raise
             except FedmapError as error:
                 failure = error

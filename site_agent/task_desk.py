@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
-from common.errors import FedmapError, IntegrityError, StorageError, TrainingError, UnreachableError
+from common.errors import (
+    FedmapError,
+    IntegrityError,
+    StorageError,
+    TrainingError,
+    UnreachableError,
+    WithdrawnError,
+)
 from common.fault_points import reach
 from common.log import get_logger
 from common.study_terms import StudyTerms
@@ -22,7 +29,7 @@ from site_agent.notices import Notice, Tell
 from site_agent.outbox_item import OutboxItem
 from site_agent.state import SiteState
 from site_agent.stopping import Stop
-from site_agent.workplace import NoLongerApprovedError, Workplace
+from site_agent.workplace import Workplace
 
 
 def kind_of(task: pb.Task) -> str:
@@ -64,7 +71,7 @@ class TaskDesk:
             item = self._answer(task, terms, workplace)
         except (UnreachableError, StorageError):
             raise  # it may be better in a while, and then the answer is still wanted
-        except NoLongerApprovedError:
+        except WithdrawnError:
             raise  # not even a failure is told of a study that the site has left
         except FedmapError as error:
             item = self._failed(task, terms, workplace, error)

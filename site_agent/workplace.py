@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import SiteDataset
-from common.errors import FedmapError, NotFoundError, RejectedError
+from common.errors import FedmapError, NotFoundError, RejectedError, WithdrawnError
 from common.fault_points import reach
 from common.models import model_of
 from common.names import shown
@@ -28,10 +28,6 @@ from site_agent.state import Approval, SiteState
 MOST_ANSWERS = 3
 """To one task that may leave. Each attempt is blurred anew: the mean of many would show what noise hides."""
 _STAGES: dict[str, Stage] = {"loading": "loading", "training": "training", "scoring": "scoring"}
-
-
-class NoLongerApprovedError(NotFoundError):
-    """The site left the study, or purged it, while a task of it was done: the work is dropped."""
 
 
 class Workplace:
@@ -151,7 +147,7 @@ class Workplace:
             return
         if approval is None:
             self._state.delete_study(task.study)  # a prior or record that was written after the purge
-        raise NoLongerApprovedError(
+        raise WithdrawnError(
             f"this site left {task.study} while {task.id} was done; the work is dropped",
             hint="There is nothing to do: nothing of it was kept, and nothing of it leaves.",
         )

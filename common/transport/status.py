@@ -51,6 +51,7 @@ STATUS: dict[str, grpc.StatusCode] = {
     "conflict": Code.ALREADY_EXISTS,
     "stale": Code.ABORTED,
     "state": Code.FAILED_PRECONDITION,
+    "withdrawn": Code.FAILED_PRECONDITION,
     "rejected": Code.INVALID_ARGUMENT,
     "integrity": Code.DATA_LOSS,
     "limit": Code.RESOURCE_EXHAUSTED,

@@ -84,7 +84,7 @@ def outcome(call: Callable[[], bytes]) -> FedmapError:
 
 def test_every_error_class_has_a_status() -> None:
     assert STATUS.keys() == error_classes().keys()
-    assert len(error_classes()) == 20
+    assert len(error_classes()) == 21
 
 
 def test_no_two_classes_share_a_code() -> None:
