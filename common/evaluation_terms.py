@@ -164,11 +164,21 @@ def _terms(risks: Floats, observed: float, effective: float) -> BinTerms:
     return BinTerms(bin_of(total / risks.size), risks.size, total, observed, effective)
 
 
-def subgroup_scores(scoring: Scoring, names: Sequence[str], floor: int) -> tuple[Subgroup, ...]:
-    """The plan's metric in each category of each category column; `names` are those of the inputs.
+@dataclass(frozen=True)
+class GroupRows:
+    """The test rows of one category of one column, and whether anything may be told of them."""
 
-    A group with a small cell is left out. Where the rows left out of a column are so few that the other
-    groups give them away, the smallest of those is left out too.
+    column: str
+    category: str
+    rows: Bools
+    told: bool
+
+
+def subgroup_rows(scoring: Scoring, names: Sequence[str], floor: int) -> tuple[GroupRows, ...]:
+    """Every category of every category column; `names` are those of the inputs.
+
+    Of a group with a small cell nothing is told. Where the rows left out of a column are so few that the
+    other groups give them away, nothing is told of the smallest of those either.
     """
     by_column: dict[str, dict[str, Bools]] = {}
     for column, category in subgroups_of(scoring.plan):
@@ -177,9 +187,16 @@ def subgroup_scores(scoring: Scoring, names: Sequence[str], floor: int) -> tuple
     for column, rows_of in by_column.items():
         _fill(rows_of, column, scoring.test.features, names)
         told = _tellable(scoring, rows_of, floor)
-        for category, rows in rows_of.items():
-            groups.append(_subgroup(scoring, column, category, rows, category in told))
+        groups += [GroupRows(column, category, rows, category in told) for category, rows in rows_of.items()]
     return tuple(groups)
+
+
+def subgroup_scores(scoring: Scoring, names: Sequence[str], floor: int) -> tuple[Subgroup, ...]:
+    """The plan's metric in each category of each category column, with its error."""
+    return tuple(
+        _subgroup(scoring, group.column, group.category, group.rows, group.told)
+        for group in subgroup_rows(scoring, names, floor)
+    )
 
 
 def _fill(rows_of: dict[str, Bools], column: str, features: Tensor, names: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from lab.cli_compare import compare_command
 from lab.cli_compose import compose_app
 from lab.cli_federations import demo_command, leave_one_out_command
 from lab.cli_output import Json, Seed, answer, bar, say
+from lab.cli_report import explain_command, report_command
 from lab.method_names import METHOD_NAMES
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("compare")(compare_command)
+app.command("report")(report_command)
+app.command("explain")(explain_command)
 app.command("demo")(demo_command)
 app.command("leave-one-out")(leave_one_out_command)
 app.add_typer(compose_app, name="compose")

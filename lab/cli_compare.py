@@ -45,6 +45,7 @@ def compare_command(
     from lab.comparison.summary import as_json as summary_json
     from lab.comparison.summary import caveats
     from lab.comparison.tables import write_tables
+    from lab.report.writing import write_report
 
     request = Request(
         plan=study_plan,
@@ -68,6 +69,7 @@ def compare_command(
         }
         comparison = compare(request, out, workers or os.cpu_count() or 1, report)
     write_tables(comparison, out)
+    page = write_report(out)
     for site in comparison.federation.excluded:
         problems = escape("; ".join(site.problems))
         say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
@@ -78,7 +80,10 @@ def compare_command(
         answer.print(table)
     for caveat in caveats(comparison):
         answer.print(f"· {escape(caveat)}", highlight=False)
-    answer.print(f"Tables and records are in [bold]{escape(str(out))}[/bold]")
+    answer.print(
+        f"Tables and records are in [bold]{escape(str(out))}[/bold], the report is "
+        f"[bold]{escape(str(page))}[/bold]"
+    )
 
 
 def _tables(comparison: Comparison) -> list[Table]:

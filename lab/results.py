@@ -19,6 +19,8 @@ from common.algorithm.convex_network import ConvexNetwork
 from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric
 from common.parameter_files import named_parameters
+from lab.kept_models import ABOUT, About, about_run
+from lab.methods import METHODS
 from lab.simulation import Score, Study
 
 
@@ -112,7 +114,7 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
         columns,
         ([getattr(record, name) for name in columns] for record in study.trained.history),
     )
-    _write_models(study, out)
+    _write_models(study, out, about_run(study, method, METHODS[method], rounds, seed))
     plan = federation.plan
     summary = {
         "study": plan.study.name,
@@ -160,7 +162,8 @@ def _write_metrics(study: Study, out: Path) -> None:
     _write_table(out / "skipped.csv", ("tier", "site", "region", "metric", "reason"), skipped)
 
 
-def _write_models(study: Study, out: Path) -> None:
+def _write_models(study: Study, out: Path, about: About | None) -> None:
+    """`about` makes them a prior that can be explained (`lab.kept_models`)."""
     federation = study.federation
     (out / "personal").mkdir(exist_ok=True)
     trained = (study.trained.model or federation.model).network
@@ -176,9 +179,11 @@ def _write_models(study: Study, out: Path) -> None:
         named_parameters(federation.model.network, SiteParameters(prior.mu, prior.buffers)),
         out / "mu.safetensors",
     )
-    if prior.psi.numel():
-        network = ConvexNetwork(federation.model.network.spec, federation.settings.prior)
-        save_file(network.spec.to_mapping(prior.psi), out / "psi.safetensors")
+    if about is not None:
+        if about.prior is not None and about.prior.convex:
+            network = ConvexNetwork(federation.model.network.spec, about.prior)
+            save_file(network.spec.to_mapping(prior.psi), out / "psi.safetensors")
+        (out / ABOUT).write_text(about.model_dump_json(indent=2) + "\n")
     if study.rule.baseline is not None:
         baseline = study.rule.baseline
         grid = torch.tensor(baseline.grid, dtype=torch.float64)

@@ -80,7 +80,7 @@ GRPC_MODULES = (
     "site_agent.connection",
 )
 GRPC_LIBRARIES = ("grpc", "grpc_health", "grpc_reflection", "grpc_status")
-WEB_MODULES = ("common.web", "site_agent.prediction_server")
+WEB_MODULES = ("common.web", "site_agent.prediction_server", "lab.report.page")
 WEB_LIBRARIES = ("starlette", "uvicorn", "h11", "jinja2", "markupsafe")
 DATABASE_MODULES = ("aggregator.store",)
 DATABASE_LIBRARIES = ("sqlalchemy", "alembic", "sqlite3", "psycopg")

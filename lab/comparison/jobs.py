@@ -13,16 +13,21 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.errors import ModelError, TrainingError
 from common.metrics import SkippedMetric
+from lab.comparison.measured import CalibrationRecord, SubgroupRecord, calibration_records, subgroup_records
 from lab.comparison.trials import apply
 from lab.engines import Engine
 from lab.federation import Federation
+from lab.kept_models import about_run, encode_models
 from lab.methods import METHODS
 from lab.methods.method import FailedSite, Method, RoundRecord
 from lab.simulation import Study, median_on_validation, simulate
+
+FIRST_SEED = 0
+"""The one whose models are kept."""
 
 Kind = Literal["trial", "run"]
 Outcome = Literal["done", "undefined", "diverged"]
@@ -96,6 +101,9 @@ class JobResult(Record):
     rounds: tuple[RoundNumbers, ...] = ()
     weights: tuple[Weight, ...] = ()
     failed: tuple[SiteFailure, ...] = ()
+    calibration: tuple[CalibrationRecord, ...] = ()
+    subgroups: tuple[SubgroupRecord, ...] = ()
+    models: Mapping[str, bytes] = Field(default={}, exclude=True)  # files of the first seed's models
 
 
 def run_job(federation: Federation, engine: Engine, job: Job) -> JobResult:
@@ -142,7 +150,17 @@ def _run(federation: Federation, method: Method, engine: Engine, job: Job) -> Jo
             for site, weight in sorted(record.weights.items())
         ),
         failed=_failures(study.failed),
+        calibration=calibration_records(study),
+        subgroups=subgroup_records(study),
+        models=_models(study, method, job),
     )
+
+
+def _models(study: Study, method: Method, job: Job) -> Mapping[str, bytes]:
+    if job.seed != FIRST_SEED:
+        return {}
+    about = about_run(study, job.method, method, job.rounds, job.seed)
+    return {} if about is None else encode_models(study, about)
 
 
 def _scores(study: Study) -> tuple[ScoreRecord, ...]:

@@ -16,6 +16,7 @@ from common.durable_files import FolderLock, make_folder, read_file, remove_left
 from common.errors import FedmapError
 from lab.comparison.jobs import Job, JobResult
 from lab.comparison.request import Identity
+from lab.kept_models import write_models
 
 IDENTITY = "identity.json"
 _WORDS = {
@@ -33,6 +34,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "records"
+        self._models = folder / "models"
 
     def find(self, job: Job) -> JobResult | None:
         """What an equal job left; None where it has still to be done."""
@@ -49,6 +51,9 @@ class Records:
         return result if result.job == job else None
 
     def keep(self, result: JobResult) -> None:
+        """Models first: a job with a record has all that it leaves."""
+        if result.models:
+            write_models(self._models / result.job.method, result.models)
         write_durably(self._folder / f"{result.job.key}.json", result.model_dump_json().encode(), mode=0o644)
 
 

@@ -91,7 +91,7 @@ def _do(
             crashes.append(result)  # no record: the next call tries it again
         else:
             records.keep(result)
-            found[result.job.key] = result
+            found[result.job.key] = result.model_copy(update={"models": {}})
         on_job(label, len(found) + len(crashes), len(jobs))
     by_method: dict[str, list[JobResult]] = {}
     for job in jobs:

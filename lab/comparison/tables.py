@@ -9,6 +9,8 @@
     rounds.csv        method, seed, round: losses, penalties, the curve on validation rows
     omega.csv         method, seed, round, site, weight in the global model
     sites.csv         site, tier, region, rows, share of outcomes (suppressed where small)
+    calibration.csv   method, seed, tier, bin: rows, predicted and observed risk over the tier's sites
+    subgroups.csv     method, seed, tier, site, column, category: the plan's metric in that category
     notes.csv         site, note: single-class parts, too few events, sites and rows left out
 
 No number of a single patient is ever written.
@@ -38,17 +40,19 @@ Row = Sequence[object]
 def write_tables(comparison: Comparison, out: Path) -> None:
     """All files, each whole or as it was before."""
     where = ("method", "seed", "tier", "site", "region", "model", "metric")
-    _table(out / "metrics.csv", (*where, "value", "note"), _scores(comparison, measured=True))
-    _table(out / "skipped.csv", (*where, "reason"), _scores(comparison, measured=False))
-    _table(out / "settings.csv", ("method", "setting", "value", "tuned"), _settings(comparison))
-    _table(
+    write_table(out / "metrics.csv", (*where, "value", "note"), _scores(comparison, measured=True))
+    write_table(out / "skipped.csv", (*where, "reason"), _scores(comparison, measured=False))
+    write_table(out / "settings.csv", ("method", "setting", "value", "tuned"), _settings(comparison))
+    write_table(
         out / "trials.csv",
         ("method", "trial", "seed", "setting", "outcome", "metric", "value", "chosen", "seconds"),
         _trials(comparison),
     )
-    _table(out / "failures.csv", ("method", "seed", "kind", "round", "site", "reason"), _failures(comparison))
+    write_table(
+        out / "failures.csv", ("method", "seed", "kind", "round", "site", "reason"), _failures(comparison)
+    )
     columns = ("loss", "penalty", "convex_penalty", "validation_loss", "largest_weight", "personal", "shared")
-    _table(
+    write_table(
         out / "rounds.csv",
         ("method", "seed", "round", *columns),
         (
@@ -57,17 +61,38 @@ def write_tables(comparison: Comparison, out: Path) -> None:
             for numbers in run.rounds
         ),
     )
-    _table(
+    write_table(
         out / "omega.csv",
         ("method", "seed", "round", "site", "weight"),
         ((r.job.method, r.job.seed, w.round, w.site, w.weight) for r in comparison.runs for w in r.weights),
     )
-    _table(
+    write_table(
         out / "sites.csv",
         ("site", "tier", "region", "train", "validation", "test", "outcome_share"),
         (_site(comparison.request.plan, site) for site in comparison.federation.sites),
     )
-    _table(out / "notes.csv", ("tier", "site", "note"), _notes(comparison))
+    bins = ("tier", "model", "rows", "predicted", "observed", "low", "high")
+    write_table(
+        out / "calibration.csv",
+        ("method", "seed", *bins),
+        (
+            (run.job.method, run.job.seed, *(getattr(one, name) for name in bins))
+            for run in comparison.runs
+            for one in run.calibration
+        ),
+    )
+    groups = ("tier", "site", "column", "category", "value")
+    write_table(
+        out / "subgroups.csv",
+        ("method", "seed", *groups),
+        (
+            (run.job.method, run.job.seed, *(getattr(one, name) for name in groups))
+            for run in comparison.runs
+            for one in run.subgroups
+            if one.value is not None
+        ),
+    )
+    write_table(out / "notes.csv", ("tier", "site", "note"), _notes(comparison))
     write_durably(out / "comparison.json", _description(comparison), mode=0o644)
 
 
@@ -158,7 +183,7 @@ def _description(comparison: Comparison) -> bytes:
     return json.dumps(described, indent=2, sort_keys=False).encode() + b"\n"
 
 
-def _table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -1,0 +1,200 @@
+"""The opening paragraph: what was compared, who won where, and where nothing can be said.
+
+Honest by construction: a first place is named as such only with what a test says of it, a loss of FedMAP is
+said as plainly as a win, and where sites are too few for a test the text says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.metrics import metric_label
+from lab.comparison.paired import FEWEST_SITES, PairedResult
+from lab.report.reading import Facts
+from lab.report.shown_methods import ALONE, FEDMAP, ORACLE, is_contender, shown
+from lab.report.statistics import MethodAtTier, Statistics, TierStatistics, closeness
+
+LEVEL = 0.05  # of the corrected p-value
+_TIER_WORDS = {1: "that train together", 2: "that fine-tune the shared model once", 3: "that only use it"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    opening: str
+    tiers: tuple[tuple[int, str], ...]
+    caveats: tuple[str, ...]
+
+
+def judge(facts: Facts, statistics: Statistics) -> Verdict:
+    return Verdict(
+        opening=_opening(facts, statistics),
+        tiers=tuple((tier.tier, _tier(facts, statistics.metric, tier)) for tier in statistics.tiers),
+        caveats=tuple(_caveats(facts)),
+    )
+
+
+def _opening(facts: Facts, statistics: Statistics) -> str:
+    described = facts.description
+    run = {method for _, method, _ in facts.values}
+    tiers = [
+        f"{len(sites)} {_TIER_WORDS[tier]} (T{tier})" for tier in (1, 2, 3) if (sites := facts.tier(tier))
+    ]
+    seeds = len(described.seeds)
+    text = (
+        f"{_count(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
+        f"{_count(len(facts.sites), 'site')}: {_joined(tiers)}. Each was trained "
+        f"{'once' if seeds == 1 else f'with {seeds} random seeds'} over "
+        f"{_count(described.rounds, 'round')} and "
+        f"judged by {_measure(facts.metric)} on patients that no model had seen."
+    )
+    if not statistics.tiers:
+        return text + " No method could be scored at any site, so nothing can be said about who is best."
+    return text
+
+
+def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
+    fedmap = tier.find(FEDMAP)
+    rivals = [row for row in tier.methods if is_contender(row.method) and row.method != FEDMAP]
+    rival = max(rivals, key=lambda row: closeness(metric, row.median), default=None)
+    if fedmap is None:
+        why = _why_absent(facts)
+        if rival is None:
+            return f"{why} No other method has a figure here."
+        return f"{why} The best median is that of {_figure(rival)}."
+    if rival is None:
+        return f"Only FedMAP has a figure here (median {fedmap.median:.3f}): there is nothing to compare it with."
+    said = [_race(metric, fedmap, rival)]
+    if fedmap.against_alone is not None:
+        said.append(_alone(fedmap.against_alone))
+    said += _variants(metric, tier, fedmap)
+    oracle = tier.find(ORACLE)
+    if oracle is not None:
+        said.append(f"Pooling all patients in one place, which is not allowed, reaches {oracle.median:.3f}.")
+    return " ".join(said)
+
+
+def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
+    """FedMAP and the best of the others, with what the paired test says of the two."""
+    ahead = closeness(metric, fedmap.median) - closeness(metric, rival.median)
+    paired = rival.against_fedmap
+    if round(abs(ahead), 3) == 0:
+        first = f"FedMAP and {shown(rival.method).label} have the same median ({fedmap.median:.3f})"
+    elif ahead > 0:
+        first = f"FedMAP came first (median {fedmap.median:.3f}), ahead of {_figure(rival)}"
+    else:
+        first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {fedmap.median:.3f}"
+    if paired is None:
+        return first + "; the two share no site, so they cannot be tested."
+    if paired.p_holm is None:
+        return f"{first}; with {_count(paired.sites, 'site')} no test can tell this from chance."
+    if paired.p_holm >= LEVEL:
+        return (
+            f"{first}; the difference may be chance ({_p(paired.p_holm)}): the two are statistically level."
+        )
+    better = shown(rival.method).label if paired.median_gain > 0 else "FedMAP"
+    return (
+        f"{first}; paired over {_count(paired.sites, 'site')}, {better} is better beyond chance "
+        f"({_p(paired.p_holm)})."
+    )
+
+
+def _alone(paired: PairedResult) -> str:
+    better = round(paired.improved * paired.sites)
+    change = (
+        "gained"
+        if paired.median_gain > 0
+        else "lost"
+        if paired.median_gain < 0
+        else "neither gained nor lost"
+    )
+    amount = f" {abs(paired.median_gain):.3f}" if paired.median_gain else ""
+    said = (
+        f"Against training alone, sites {change}{amount} at the median, {better} of {paired.sites} did better"
+    )
+    if paired.p_holm is None:
+        return said + "."
+    sure = "beyond chance" if paired.p_holm < LEVEL else "possibly by chance"
+    return f"{said}, {sure} ({_p(paired.p_holm)})."
+
+
+def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[str]:
+    """A variant that does better is not hidden behind its own method."""
+    rows = [row for row in tier.methods if shown(row.method).role == "variant"]
+    best = max(rows, key=lambda row: closeness(metric, row.median), default=None)
+    if best is None or round(closeness(metric, best.median) - closeness(metric, fedmap.median), 3) <= 0:
+        return []
+    paired = best.against_fedmap
+    sure = (
+        ", which may be chance" if paired is None or paired.p_holm is None or paired.p_holm >= LEVEL else ""
+    )
+    return [f"Of FedMAP's variants, {_figure(best)} did better{sure}."]
+
+
+def _why_absent(facts: Facts) -> str:
+    if FEDMAP not in facts.description.methods:
+        return "FedMAP is not part of this comparison."
+    reasons = [reason for method, _, reason in facts.failures if method == FEDMAP]
+    return f"FedMAP has no figure here{f' ({reasons[0]})' if reasons else ''}."
+
+
+def _caveats(facts: Facts) -> list[str]:
+    described = facts.description
+    found = [
+        "All methods had the same splits, first models and budget of rounds and epochs."
+        if described.trials == 0
+        else "All methods had the same splits, first models and budget, and were tuned on validation patients "
+        f"with {described.trials} trials each."
+    ]
+    if described.trials == 0:
+        found.append(
+            "Nothing was tuned: a method whose defaults do not suit this study looks worse than it is."
+        )
+    if len(described.seeds) == 1:
+        found.append("One seed: differences may be chance of training.")
+    for tier in (1, 2, 3):
+        sites = len(facts.tier(tier))
+        if 0 < sites < FEWEST_SITES:
+            found.append(
+                f"T{tier} has {_count(sites, 'site')}: no test between methods is possible with fewer than "
+                f"{FEWEST_SITES}."
+            )
+    found += _failures(facts)
+    if described.excluded_sites:
+        found.append(
+            f"Left out because their data did not pass the checks: {_joined(described.excluded_sites)}."
+        )
+    if ALONE not in described.methods:
+        found.append("Training alone is not part of this comparison, so no gain over it can be given.")
+    return found
+
+
+def _failures(facts: Facts) -> list[str]:
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for method, kind, reason in facts.failures:
+        by_reason.setdefault((kind, reason), []).append(shown(method).label)
+    words = {"undefined": "Not run", "diverged": "Diverged in at least one seed", "crashed": "Not finished"}
+    return [
+        f"{words.get(kind, kind)}: {', '.join(names)} ({reason})."
+        for (kind, reason), names in by_reason.items()
+    ]
+
+
+def _figure(row: MethodAtTier) -> str:
+    return f"{shown(row.method).label} ({row.median:.3f})"
+
+
+def _measure(metric: str) -> str:
+    label = metric_label(metric)
+    return label if label[:2].isupper() else label[0].lower() + label[1:]
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def _joined(parts: tuple[str, ...] | list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

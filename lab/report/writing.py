@@ -1,0 +1,87 @@
+"""Writes the report of a comparison into its folder: statistics as CSV, figures, and report.html."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.durable_files import write_durably
+from common.metrics import metric_label
+from lab.report.csv_tables import write_statistics
+from lab.report.draw_equity import draw_regions, draw_subgroups
+from lab.report.draw_prior import draw_distances, draw_groups, draw_prior_by_layer, draw_prior_by_round
+from lab.report.draw_scores import draw_boxes, draw_calibration, draw_convergence
+from lab.report.draw_sites import draw_gain_against_alone, draw_sizes, draw_weights
+from lab.report.page import Page, TierSection, render
+from lab.report.page_tables import equity_tables, other_measures, tier_table
+from lab.report.pictures import Drawn, in_style, save_pictures
+from lab.report.prior_facts import PriorFacts, prior_facts
+from lab.report.prior_words import explain_layers, explain_sites
+from lab.report.reading import Facts, read_facts
+from lab.report.statistics import Statistics, compute
+from lab.report.verdict import judge
+
+REPORT = "report.html"
+FILES = (
+    ("metrics.csv", "every figure: method, seed, tier, site, model, metric"),
+    ("gains.csv", "methods against training alone and against FedMAP: gain, interval, tests"),
+    ("who_gains.csv, who_gains_line.csv", "gain against individual performance: correlations, line and band"),
+    ("equity.csv, equity_spread.csv", "by region and by column of the plan, small groups without figures"),
+    ("calibration.csv, subgroups.csv", "calibration bins by tier; the metric by category at each site"),
+    ("rounds.csv, omega.csv", "losses, penalties and validation figures by round; weights of the sites"),
+    ("sites.csv, notes.csv", "sizes and outcome shares; what was left out, and why"),
+    ("settings.csv, trials.csv", "hyperparameters of every method, and how they were chosen"),
+    ("failures.csv, skipped.csv", "what did not run, diverged or could not be measured"),
+    ("figures/", "every figure as PNG and PDF"),
+    ("models/", "prior and T1 models of the first seed, for fedmap-lab explain"),
+    ("comparison.json", "plan, digests, versions and the command"),
+)
+
+
+def write_report(out: Path) -> Path:
+    """From the tables, the description and the models in OUT alone. Gives the page's path."""
+    facts = read_facts(out)
+    statistics = compute(facts)
+    write_statistics(statistics, out)
+    prior = None if facts.models is None else prior_facts(facts.models)
+    with in_style():
+        shown = save_pictures(draw_all(facts, statistics, prior), out / "figures")
+    verdict = judge(facts, statistics)
+    sentences = dict(verdict.tiers)
+    page = Page(
+        description=facts.description,
+        metric=metric_label(facts.metric),
+        verdict=verdict,
+        tiers=tuple(
+            TierSection(
+                one.tier,
+                sentences[one.tier],
+                tier_table(facts, statistics, one),
+                other_measures(facts, one.tier),
+            )
+            for one in statistics.tiers
+        ),
+        equity=equity_tables(statistics),
+        figures={one.name: one for one in shown},
+        prior_words=() if prior is None else tuple(explain_layers(prior)),
+        site_words=() if prior is None else tuple(explain_sites(prior)),
+        files=FILES,
+    )
+    write_durably(out / REPORT, render(page).encode(), mode=0o644)
+    return out / REPORT
+
+
+def draw_all(facts: Facts, statistics: Statistics, prior: PriorFacts | None) -> tuple[Drawn, ...]:
+    return (
+        draw_boxes(facts),
+        draw_gain_against_alone(facts, statistics),
+        draw_regions(facts, statistics),
+        draw_subgroups(facts, statistics),
+        draw_sizes(facts),
+        draw_weights(facts),
+        draw_convergence(facts),
+        draw_calibration(facts, statistics),
+        draw_prior_by_round(facts.rounds),
+        draw_prior_by_layer(prior),
+        draw_distances(prior),
+        draw_groups(prior),
+    )
