@@ -55,6 +55,10 @@ def gains(
     return sites, np.array([gain(metric, values[site], reference[site]) for site in sites])
 
 
+def sites_in_words(count: int) -> str:
+    return f"{count} site{'s' if count != 1 else ''}"
+
+
 def compare_pair(
     metric: str,
     method: str,
@@ -79,7 +83,7 @@ def compare_pair(
     )
     if len(sites) < FEWEST_SITES:
         return replace(
-            result, note=f"{len(sites)} site(s): no test is possible with fewer than {FEWEST_SITES}"
+            result, note=f"{sites_in_words(len(sites))}: no test is possible with fewer than {FEWEST_SITES}"
         )
     low, high = median_interval(differences, seed)
     if not np.any(differences):

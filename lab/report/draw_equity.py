@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
 
 from common.metrics import metric_label
 from lab.comparison.equity import GroupRow
@@ -69,13 +71,14 @@ def _columns(count: int) -> int:
 
 def _tile(axes: Axes, x: int, y: int, row: GroupRow, scale: Normalize) -> None:
     gain = row.median_gain
-    ink = "#ffffff" if gain is not None and abs(scale(gain) - 0.5) > 0.36 else INK
+    fill = to_rgb("#e6e9ec" if gain is None else _COLOURS(scale(gain)))
+    ink = "#ffffff" if _luminance(fill) < 0.3 else INK
     shape = FancyBboxPatch(
         (x + 0.04, y + 0.04),
         0.92,
         0.92,
         boxstyle="round,pad=0,rounding_size=0.06",
-        facecolor="#e6e9ec" if gain is None else _COLOURS(scale(gain)),
+        facecolor=fill,
         edgecolor="#9aa5b1",
         linewidth=0.6,
     )
@@ -87,12 +90,18 @@ def _tile(axes: Axes, x: int, y: int, row: GroupRow, scale: Normalize) -> None:
             x + 0.5, y + down, text, fontsize=size, color=colour, fontweight=weight, ha="center", va="center"
         )
 
-    write(0.22, shortened(row.group, 18), 8, ink, bold=True)
+    write(0.22, textwrap.fill(shortened(row.group, 30), 16), 8, ink, bold=True)
     if gain is None:
         write(0.6, "fewer than\n3 sites", 7.5, MUTED)
         return
     write(0.5, f"{gain:+.3f}", 11, ink)
     write(0.78, f"{row.before:.3f} → {row.after:.3f}\n{row.sites} sites", 7, ink)
+
+
+def _luminance(colour: tuple[float, float, float]) -> float:
+    """Relative luminance, 0 black to 1 white."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
@@ -126,6 +135,7 @@ def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
     for axes, tier in zip(panels, tiers, strict=True):
         style(axes, f"T{tier}", label, grid="x")
         _pairs(axes, by_tier[tier], keys)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
     panels[0].set_yticks(range(len(keys)), [f"{column} = {group}" for column, group in keys])
     panels[0].set_ylim(len(keys) - 0.5, -0.5)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)

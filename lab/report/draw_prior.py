@@ -253,6 +253,7 @@ def _map(axes: Axes, facts: PriorFacts) -> None:
             label=f"group {number} ({len(members)})",
             zorder=3,
         )
+    axes.set_aspect("equal", adjustable="datalim")  # distances on the map are then true
     axes.axhline(0, color=MUTED, linewidth=0.6)
     axes.axvline(0, color=MUTED, linewidth=0.6)
     if len(groups) <= 12:

@@ -75,7 +75,11 @@ def _box(axes: Axes, place: int, method: ShownMethod, values: Sequence[float]) -
             showfliers=False,
             patch_artist=True,
             manage_ticks=False,
-            medianprops={"color": "#ffffff" if strong else INK, "linewidth": 1.8},
+            medianprops={
+                "color": "#ffffff" if strong else INK,
+                "linewidth": 1.8,
+                "zorder": 5 if strong else 2,
+            },
             whiskerprops={"color": "#8a949e"},
             capprops={"color": "#8a949e"},
         )
@@ -161,7 +165,7 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
         return NoPicture(name, title, "A task with more than two classes has no single risk to calibrate.")
     if not tiers:
         return NoPicture(name, title, "No tier has enough test patients for bins without small counts.")
-    figure = new_figure(3.9, width=max(4.2, 3.3 * len(tiers)))
+    figure = new_figure(4.5, width=max(4.4, 3.2 * len(tiers)))
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
     for axes, tier in zip(panels, tiers, strict=True):
         style(

@@ -80,7 +80,7 @@ def _gains(axes: Axes, found: GainAgainstAlone) -> None:
         f"Spearman {found.spearman:+.2f} (p {_p(found.spearman_p)})"
         + (f", Oldham {found.oldham:+.2f} (p {_p(found.oldham_p)})" if found.oldham is not None else "")
     )
-    axes.text(0.0, -0.2, said, transform=axes.transAxes, fontsize=8, color=MUTED, va="top")
+    axes.text(0.0, -0.2, said.replace("-", "−"), transform=axes.transAxes, fontsize=8, color=MUTED, va="top")
 
 
 def draw_sizes(facts: Facts) -> Drawn:
@@ -118,7 +118,7 @@ def draw_sizes(facts: Facts) -> Drawn:
         )
         axes.text(middle, 0.18 * most, f"T{tier}", ha="center", va="center", fontsize=9, fontweight="bold")
         place += gap
-    _rings(axes, most, ordered)
+    _rings(axes, most, ordered, -math.degrees(gap * width / 2))
     if shares:
         bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, shrink=0.55, pad=0.12)
         bar.set_label("share of patients with the outcome", fontsize=8.5)
@@ -178,13 +178,15 @@ def _spoke(
         )
 
 
-def _rings(axes: PolarAxes, most: float, sites: list[SiteFact]) -> None:
-    """Two or three round numbers of rows."""
+def _rings(axes: PolarAxes, most: float, sites: list[SiteFact], angle: float) -> None:
+    """Two or three round numbers of rows, written at an angle where no bar stands."""
     largest = max(site.rows for site in sites)
     step = 10 ** math.floor(math.log10(max(largest, 1)))
     rows = [n for n in (step // 4, step, 2 * step, 4 * step, 8 * step) if 0 < n <= largest]
-    axes.set_rgrids([0.32 * most + 0.68 * math.sqrt(n) for n in rows], [f"{n:,}" for n in rows], angle=-4)
+    axes.set_rgrids([0.32 * most + 0.68 * math.sqrt(n) for n in rows], [f"{n:,}" for n in rows], angle=angle)
     axes.tick_params(axis="y", labelsize=7.5, labelcolor=MUTED)
+    for text in axes.get_yticklabels():
+        text.set_horizontalalignment("center")
     axes.set_xticks([])
     axes.set_ylim(0, (1.25 if len(sites) <= _LABELLED else 1.06) * most)
     axes.spines["polar"].set_visible(False)
@@ -204,7 +206,7 @@ def draw_weights(facts: Facts) -> Drawn:
     ordered = sorted(weights, key=lambda site: -weights[site])
     shares = [rows.get(site, 0) / total for site in ordered]
     colour = shown(FEDMAP).colour
-    places = np.arange(len(ordered))
+    places = np.arange(1, len(ordered) + 1)
     if len(ordered) <= _LABELLED:
         figure = new_figure(1.3 + 0.26 * len(ordered), width=7.6)
         axes = figure.subplots()
@@ -212,7 +214,7 @@ def draw_weights(facts: Facts) -> Drawn:
         axes.barh(places, [100 * weights[s] for s in ordered], height=0.66, color=colour, label="weight ω")
         axes.scatter([100 * s for s in shares], places, marker="D", s=26, color=INK, zorder=3)
         axes.set_yticks(places, [shortened(site) for site in ordered])
-        axes.set_ylim(len(ordered) - 0.4, -0.6)
+        axes.set_ylim(len(ordered) + 0.6, 0.4)
     else:
         figure = new_figure(3.8, width=8.6)
         axes = figure.subplots()
@@ -221,7 +223,7 @@ def draw_weights(facts: Facts) -> Drawn:
         axes.bar([0], [0], color=colour, label="weight ω")
         axes.scatter(places, [100 * s for s in shares], marker="D", s=7, color=INK, zorder=3, alpha=0.8)
         axes.set_ylim(bottom=0)
-        axes.set_xlim(-0.5, len(ordered) - 0.5)
+        axes.set_xlim(0.5, len(ordered) + 0.5)
     axes.scatter([], [], marker="D", s=26, color=INK, label="share of the T1 patients")
     figure.legend(loc="outside upper right", ncols=2)
     caption = (

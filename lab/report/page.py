@@ -33,6 +33,7 @@ class Page:
     verdict: Verdict
     tiers: tuple[TierSection, ...]
     equity: tuple[PageTable, ...]
+    hidden_equity: tuple[str, ...]
     figures: Mapping[str, Shown]
     prior_words: tuple[str, ...]
     site_words: tuple[str, ...]

@@ -84,7 +84,20 @@ def other_measures(facts: Facts, tier: int) -> PageTable | None:
 
 def equity_tables(statistics: Statistics) -> tuple[PageTable, ...]:
     """FedMAP against training alone, by region and by column."""
-    return tuple(_equity(one) for one in statistics.equity if one.found.method == FEDMAP)
+    return tuple(_equity(one) for one in statistics.equity if one.found.method == FEDMAP and _can_show(one))
+
+
+def hidden_equity(statistics: Statistics) -> tuple[str, ...]:
+    """What there are groups of, and all of them too small."""
+    return tuple(
+        f"{one.by} (T{one.tier})"
+        for one in statistics.equity
+        if one.found.method == FEDMAP and not _can_show(one)
+    )
+
+
+def _can_show(one: EquityBy) -> bool:
+    return one.found.hidden < len(one.found.groups)
 
 
 def _equity(one: EquityBy) -> PageTable:
@@ -103,7 +116,7 @@ def _equity(one: EquityBy) -> PageTable:
                         str(group.sites),
                         f"{group.before:.3f}",
                         f"{group.after:.3f}",
-                        f"{group.median_gain:+.3f}",
+                        signed(group.median_gain),
                         better,
                     ),
                 )
@@ -128,12 +141,18 @@ def _missing(facts: Facts, tier: TierStatistics) -> str:
 def _gain(result: PairedResult | None) -> tuple[str, str]:
     if result is None:
         return NONE, NONE
-    gain = f"{result.median_gain:+.3f}"
+    gain = signed(result.median_gain)
     if result.low is not None and result.high is not None:
-        gain += f" ({result.low:+.3f} to {result.high:+.3f})"
+        gain += f" ({signed(result.low)} to {signed(result.high)})"
     if result.p_holm is None:
         return gain, "no test"
     return gain, "< 0.001" if result.p_holm < 0.001 else f"{result.p_holm:.3f}"
+
+
+def signed(value: float) -> str:
+    """With its sign, as people write it; no sign where nothing is left of it."""
+    text = f"{value:+.3f}".replace("-", "−")
+    return text[1:] if text[1:] == "0.000" else text
 
 
 def _improved(result: PairedResult | None) -> str:

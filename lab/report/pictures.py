@@ -69,6 +69,7 @@ class Shown:
     title: str
     words: str
     png: str = ""  # base64
+    width: float = 100.0  # per cent of the page, so that text has one size in all figures
 
 
 def in_style() -> AbstractContextManager[None]:
@@ -105,11 +106,14 @@ def save_pictures(drawn: Iterable[Drawn], folder: Path) -> tuple[Shown, ...]:
         if isinstance(one, NoPicture):
             shown.append(Shown(one.name, one.title, one.reason))
             continue
+        one.figure.draw_without_rendering()
+        one.figure.set_layout_engine("none")  # laid out once, not again for each format
         png = _bytes(one.figure, "png")
         write_durably(folder / f"{one.name}.png", png, mode=0o644)
         write_durably(folder / f"{one.name}.pdf", _bytes(one.figure, "pdf"), mode=0o644)
         written |= {f"{one.name}.png", f"{one.name}.pdf"}
-        shown.append(Shown(one.name, one.title, one.caption, base64.b64encode(png).decode()))
+        width = round(min(100.0, 100 * one.figure.get_figwidth() / WIDTH), 1)
+        shown.append(Shown(one.name, one.title, one.caption, base64.b64encode(png).decode(), width))
     for found in shown:
         for path in (folder / f"{found.name}.png", folder / f"{found.name}.pdf"):
             if path.name not in written:

@@ -67,11 +67,12 @@ def _pull(facts: PriorFacts) -> list[str]:
     shares = [(layer, share) for layer in facts.layers if (share := layer.convex_share) is not None]
     if shares:
         most, share = max(shares, key=lambda pair: pair[1])
+        where = f", most in layer {most.label} ({_percent(share)})" if len(shares) > 1 else ""
         convex = sum(layer.convex or 0.0 for layer in facts.layers)
         total = convex + sum(layer.quadratic or 0.0 for layer in facts.layers)
         said.append(
             f"The convex part is {_percent(convex / total if total else 0.0)} of the whole penalty R at the "
-            f"sites' models, most in layer {most.label} ({_percent(share)})."
+            f"sites' models{where}."
         )
         if convex > 0 and total > 0 and convex / total > _LITTLE:
             moving = abs(convex - (facts.convex_at_mu or 0.0)) / convex

@@ -67,7 +67,7 @@ def shown(method: str) -> ShownMethod:
         place = ABLATIONS.index(method) if method in ABLATIONS else len(ABLATIONS)
         return ShownMethod(
             method,
-            "FedMAP, " + method.removeprefix(FEDMAP + "-").replace("-", " "),
+            f"FedMAP ({method.removeprefix(FEDMAP + '-').replace('-', ' ')})",
             "variant",
             _VARIANTS[place % len(_VARIANTS)],
             _MARKERS[1 + place % (len(_MARKERS) - 1)],

@@ -36,13 +36,15 @@ def judge(facts: Facts, statistics: Statistics) -> Verdict:
 def _opening(facts: Facts, statistics: Statistics) -> str:
     described = facts.description
     run = {method for _, method, _ in facts.values}
-    tiers = [
-        f"{len(sites)} {_TIER_WORDS[tier]} (T{tier})" for tier in (1, 2, 3) if (sites := facts.tier(tier))
-    ]
+    there = [tier for tier in (1, 2, 3) if facts.tier(tier)]
+    tiers = [f"{len(facts.tier(tier))} {_TIER_WORDS[tier]} (T{tier})" for tier in there]
+    of_sites = f"{_count(len(facts.sites), 'site')}: {_joined(tiers)}"
+    if len(there) == 1:
+        of_sites = f"{_count(len(facts.sites), 'site')} {_TIER_WORDS[there[0]]} (T{there[0]})"
     seeds = len(described.seeds)
     text = (
         f"{_count(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
-        f"{_count(len(facts.sites), 'site')}: {_joined(tiers)}. Each was trained "
+        f"{of_sites}. Each was trained "
         f"{'once' if seeds == 1 else f'with {seeds} random seeds'} over "
         f"{_count(described.rounds, 'round')} and "
         f"judged by {_measure(facts.metric)} on patients that no model had seen."
@@ -62,7 +64,7 @@ def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
             return f"{why} No other method has a figure here."
         return f"{why} The best median is that of {_figure(rival)}."
     if rival is None:
-        return f"Only FedMAP has a figure here (median {fedmap.median:.3f}): there is nothing to compare it with."
+        return f"Only FedMAP has a figure here (median {fedmap.median:.3f}), and nothing stands beside it."
     said = [_race(metric, fedmap, rival)]
     if fedmap.against_alone is not None:
         said.append(_alone(fedmap.against_alone))
@@ -77,7 +79,7 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     """FedMAP and the best of the others, with what the paired test says of the two."""
     ahead = closeness(metric, fedmap.median) - closeness(metric, rival.median)
     paired = rival.against_fedmap
-    if round(abs(ahead), 3) == 0:
+    if round(fedmap.median, 3) == round(rival.median, 3):
         first = f"FedMAP and {shown(rival.method).label} have the same median ({fedmap.median:.3f})"
     elif ahead > 0:
         first = f"FedMAP came first (median {fedmap.median:.3f}), ahead of {_figure(rival)}"
@@ -121,13 +123,14 @@ def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[s
     """A variant that does better is not hidden behind its own method."""
     rows = [row for row in tier.methods if shown(row.method).role == "variant"]
     best = max(rows, key=lambda row: closeness(metric, row.median), default=None)
-    if best is None or round(closeness(metric, best.median) - closeness(metric, fedmap.median), 3) <= 0:
+    if best is None or closeness(metric, round(best.median, 3)) <= closeness(metric, round(fedmap.median, 3)):
         return []
     paired = best.against_fedmap
     sure = (
         ", which may be chance" if paired is None or paired.p_holm is None or paired.p_holm >= LEVEL else ""
     )
-    return [f"Of FedMAP's variants, {_figure(best)} did better{sure}."]
+    label = shown(best.method).label
+    return [f"Of FedMAP's variants, {label} did better with {best.median:.3f}{sure}."]
 
 
 def _why_absent(facts: Facts) -> str:
@@ -142,7 +145,7 @@ def _caveats(facts: Facts) -> list[str]:
     found = [
         "All methods had the same splits, first models and budget of rounds and epochs."
         if described.trials == 0
-        else "All methods had the same splits, first models and budget, and were tuned on validation patients "
+        else "All methods had the same splits, first models and budget, and were tuned on validation rows "
         f"with {described.trials} trials each."
     ]
     if described.trials == 0:

@@ -12,7 +12,7 @@ from lab.report.draw_prior import draw_distances, draw_groups, draw_prior_by_lay
 from lab.report.draw_scores import draw_boxes, draw_calibration, draw_convergence
 from lab.report.draw_sites import draw_gain_against_alone, draw_sizes, draw_weights
 from lab.report.page import Page, TierSection, render
-from lab.report.page_tables import equity_tables, other_measures, tier_table
+from lab.report.page_tables import equity_tables, hidden_equity, other_measures, tier_table
 from lab.report.pictures import Drawn, in_style, save_pictures
 from lab.report.prior_facts import PriorFacts, prior_facts
 from lab.report.prior_words import explain_layers, explain_sites
@@ -61,6 +61,7 @@ def write_report(out: Path) -> Path:
             for one in statistics.tiers
         ),
         equity=equity_tables(statistics),
+        hidden_equity=hidden_equity(statistics),
         figures={one.name: one for one in shown},
         prior_words=() if prior is None else tuple(explain_layers(prior)),
         site_words=() if prior is None else tuple(explain_sites(prior)),
