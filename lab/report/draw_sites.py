@@ -133,9 +133,8 @@ def draw_sizes(facts: Facts) -> Drawn:
             "; the share of outcomes is not shown, because counts are small or the task has no single outcome"
         )
     caption = (
-        "Each bar is a site, sorted by size within its tier: the longer, the more patients (area-true, see "
-        "the "
-        f"rings), the darker, the larger the share with the outcome{grey}."
+        "Each bar is a site, sorted by size within its tier: the longer, the more patients (length by square "
+        f"root, see the rings), the darker, the larger the share with the outcome{grey}."
     )
     return Picture(name, title, caption, figure)
 

@@ -78,7 +78,7 @@ def in_style() -> AbstractContextManager[None]:
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 def style(axes: Axes, title: str = "", x: str = "", y: str = "", grid: str = "y") -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,53 +17,8 @@ from lab.comparison.tables import write_tables
 from lab.engines import VectorisedEngine
 from lab.federation import load_federation
 from lab.method_names import METHOD_NAMES
-from tests.lab.conftest import BINARY_PLAN, write_site
-
-PLAN = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [8, 4]").replace(
-    "epochs = 3", "epochs = 1\nfine_tune_epochs = 3"
-)
-SITES = {"one": (1, 120), "two": (1, 100), "healthy": (1, 60), "clinic": (2, 60), "remote": (3, 50)}
-ROUNDS = "2"
-
-
-def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lab.cli", "compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_cohort(directory: Path) -> None:
-    directory.mkdir()
-    lines = ["site,tier,region"]
-    for number, (site, (tier, rows)) in enumerate(SITES.items()):
-        lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
-        write_site(directory / f"{site}.csv", rows, number)
-    table = (directory / "healthy.csv").read_text().splitlines()
-    nobody = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in table[1:]]
-    (directory / "healthy.csv").write_text("\n".join([table[0], *nobody]) + "\n")
-    (directory / "sites.csv").write_text("\n".join(lines) + "\n")
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder with plan.toml, cohort and the OUT of one comparison, and what it printed."""
-    folder = tmp_path_factory.mktemp("comparison")
-    (folder / "plan.toml").write_text(PLAN)
-    write_cohort(folder / "cohort")
-    done = lab(*asked(folder), "--methods", "all", "--seeds", "2", "--workers", "2")
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
-
-
-def asked(folder: Path) -> tuple[str | Path, ...]:
-    return (
-        *("--plan", folder / "plan.toml", "--data", folder / "cohort"),
-        *("--out", folder / "out", "--rounds", ROUNDS),
-    )
+from tests.lab.comparison.conftest import PLAN, ROUNDS, read
+from tests.lab.conftest import write_site
 
 
 @pytest.mark.xdist_group("comparison")

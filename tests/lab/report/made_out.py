@@ -132,7 +132,8 @@ def write_made_models(
         plan=canonical_form(made.plan),
         prior=prior,
         sites=tuple(
-            KeptSite(name=name, region=made.sites[name].region, weight=1 / len(offset_of)) for name in offset_of
+            KeptSite(name=name, region=made.sites[name].region, weight=1 / len(offset_of))
+            for name in offset_of
         ),
     )
     buffers = network.initial_buffers()

@@ -1,0 +1,101 @@
+"""What the opening paragraph says when FedMAP wins, loses, or nothing can be said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.report.reading import read_facts
+from lab.report.statistics import compute
+from lab.report.verdict import Verdict, judge
+from tests.lab.report.made_out import MadeOut, MadeSite, write_out
+
+NAMES = tuple(f"s{number:02}" for number in range(14))
+ALONE = {name: 0.60 + 0.01 * number for number, name in enumerate(NAMES)}
+
+
+def shifted(shift: float, wobble: float = 0.0) -> dict[str, tuple[float, ...]]:
+    """Better than alone by `shift`, more and less at every second site."""
+    return {
+        name: (value + shift + wobble * (-1) ** place,) for place, (name, value) in enumerate(ALONE.items())
+    }
+
+
+def verdict(folder: Path, **values: dict[str, tuple[float, ...]]) -> Verdict:
+    named = {name.replace("_", "-"): of_site for name, of_site in values.items()}
+    made = MadeOut({name: MadeSite() for name in NAMES}, {"individual": shifted(0.0), **named})
+    return judge_made(folder, made)
+
+
+def judge_made(folder: Path, made: MadeOut) -> Verdict:
+    facts = read_facts(write_out(folder / "out", made))
+    return judge(facts, compute(facts))
+
+
+def test_a_win_is_a_win_only_with_what_the_test_says(tmp_path: Path) -> None:
+    said = verdict(tmp_path, fedavg=shifted(0.01, 0.002), fedmap=shifted(0.05, 0.003)).tiers[0][1]
+    assert "FedMAP came first (median 0.715), ahead of FedAvg" in said
+    assert "FedMAP is better beyond chance" in said
+    assert "sites gained 0.0" in said
+    assert "14 of 14 did better, beyond chance" in said
+
+
+def test_a_loss_is_said_as_plainly(tmp_path: Path) -> None:
+    said = verdict(tmp_path, fedavg=shifted(0.05, 0.003), fedmap=shifted(-0.01, 0.002)).tiers[0][1]
+    assert "FedMAP did not come first: FedAvg" in said
+    assert "FedAvg is better beyond chance" in said
+    assert "sites lost 0.0" in said
+    assert "0 of 14 did better" in said
+
+
+def test_a_difference_that_may_be_chance_is_called_level(tmp_path: Path) -> None:
+    said = verdict(tmp_path, fedavg=shifted(0.02, 0.05), fedmap=shifted(0.021, -0.04)).tiers[0][1]
+    assert "statistically level" in said
+
+
+def test_a_variant_that_does_better_is_not_hidden(tmp_path: Path) -> None:
+    said = verdict(tmp_path, fedmap=shifted(0.01), fedmap_quadratic=shifted(0.05)).tiers[0][1]
+    assert "FedMAP (quadratic) did better with 0.715" in said
+
+
+def test_the_oracle_never_wins(tmp_path: Path) -> None:
+    said = verdict(tmp_path, pooled=shifted(0.2), fedmap=shifted(0.05)).tiers[0][1]
+    assert "FedMAP came first" in said
+    assert "which is not allowed, reaches 0.865" in said
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_few_sites_allow_no_test(tmp_path: Path, count: int) -> None:
+    few = NAMES[:count]
+    values = {
+        "individual": dict.fromkeys(few, (0.6,)),
+        "fedmap": dict.fromkeys(few, (0.7,)),
+    }
+    found = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values))
+    assert "no test can tell this from chance" in found.tiers[0][1]
+    assert any("no test between methods is possible" in caveat for caveat in found.caveats)
+
+
+def test_a_comparison_without_fedmap_or_with_a_diverged_one_says_so(tmp_path: Path) -> None:
+    found = verdict(tmp_path / "without", fedavg=shifted(0.01))
+    assert "FedMAP is not part of this comparison" in found.tiers[0][1]
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(0.0)},
+        failures=[("fedmap", "diverged", "round 2: all fits failed")],
+    )
+    found = judge_made(tmp_path / "diverged", made)
+    assert "FedMAP has no figure here (round 2: all fits failed)" in found.tiers[0][1]
+    assert any(caveat.startswith("Diverged") for caveat in found.caveats)
+
+
+def test_a_lower_brier_score_wins(tmp_path: Path) -> None:
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(-0.4), "fedavg": shifted(-0.41), "fedmap": shifted(-0.45)},
+    )
+    said = judge_made(tmp_path, replace(made, metric="brier")).tiers[0][1]
+    assert "FedMAP came first (median 0.215)" in said
+    assert "sites gained 0.050" in said
