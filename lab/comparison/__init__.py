@@ -3,6 +3,7 @@
     request    what is asked for, and the digests that make a resumed comparison the same one
     trials     the settings that tuning tries
     jobs       one training run of one method: the unit that is done or not
+    measured   what only a run can measure: calibration, and figures by category
     workers    jobs side by side in processes
     records    finished jobs on disk, and the folder they live in
     running    the course of a comparison: tune, then run
@@ -12,5 +13,6 @@
     who_gains  gain against individual performance
     equity     groups of sites before and after
 
-Whoever reports or tests afterwards reads the tables and the description, nothing else.
+Whoever reports or tests afterwards (`lab.report`) reads the tables, the description and the kept models,
+nothing else.
 """
