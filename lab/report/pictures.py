@@ -34,8 +34,6 @@ _STYLE = {
     "text.color": INK,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "svg.hashsalt": "fedmap",
-    "pdf.fonttype": 42,
 }
 
 

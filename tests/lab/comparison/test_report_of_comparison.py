@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lab.cli import app
 from lab.kept_models import read_models
 from lab.report.explaining import explain
 from lab.report.writing import write_report
@@ -59,9 +59,8 @@ def test_explain_speaks_of_layers_and_sites_and_of_a_method_without_a_known_prio
     compared: tuple[Path, str], tmp_path: Path
 ) -> None:
     out = compared[0] / "out"
-    command = [sys.executable, "-m", "lab.cli", "explain", "--study", str(out), "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["explain", "--study", str(out), "--out", str(tmp_path)])
+    assert done.exit_code == 0
     assert "convex part" in done.stdout
     assert "3 sites are too few to look for groups" in " ".join(done.stdout.split())
     assert {"prior-by-layer.png", "site-distances.pdf", "layers.csv", "explanation.txt"} <= {
