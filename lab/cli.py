@@ -1,4 +1,4 @@
-"""`fedmap-lab`: make or import a cohort, simulate a study on it, run federations of real processes.
+"""`fedmap-lab`: make or import a cohort, simulate and compare on it, run federations of real processes.
 
 Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 74 storage; 130 interrupted.
 Commands import what is heavy (torch, scikit-learn, matplotlib) themselves, so that --help and a faulty plan

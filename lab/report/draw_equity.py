@@ -18,6 +18,7 @@ from lab.report.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figur
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, shown
 from lab.report.statistics import REGION, EquityBy, Statistics
+from lab.report.wording import signed
 
 _COLOURS = mpl.colormaps["RdBu"]
 
@@ -94,7 +95,7 @@ def _tile(axes: Axes, x: int, y: int, row: GroupRow, scale: Normalize) -> None:
     if gain is None:
         write(0.6, "fewer than\n3 sites", 7.5, MUTED)
         return
-    write(0.5, f"{gain:+.3f}", 11, ink)
+    write(0.5, signed(gain), 11, ink)
     write(0.78, f"{row.before:.3f} → {row.after:.3f}\n{row.sites} sites", 7, ink)
 
 

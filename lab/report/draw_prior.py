@@ -117,18 +117,18 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     panels[0].barh(places, [layer.spread for layer in facts.layers], height=0.62, color=colour)
     if facts.floor is not None:
         axes = panels[1]
-        style(axes, "How steep R is there", "curvature at μ towards the sites", grid="x")
+        words = "curvature at μ towards the sites\n(dashed: quadratic part alone)"
+        style(axes, "How steep R is there", words, grid="x")
         bent = [0.0 if layer.curvature is None else layer.curvature for layer in facts.layers]
         axes.barh(places, bent, height=0.62, color="#7b8794")
-        axes.axvline(facts.floor, color=INK, linewidth=1.1, linestyle="--", label="quadratic part alone")
+        axes.axvline(facts.floor, color=INK, linewidth=1.1, linestyle="--")
         axes.set_xlim(0, 1.12 * max(*bent, facts.floor))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right")
     if panels_wanted == 3:
         axes = panels[2]
         style(axes, "Share of R that is f", "%", grid="x")
         shares = [100 * (layer.convex_share or 0.0) for layer in facts.layers]
         axes.barh(places, shares, height=0.62, color="#56b4e9", hatch="//", edgecolor="white")
-        axes.set_xlim(0, max(1.0, 1.1 * max(shares)))
+        axes.set_xlim(0, 105 if max(shares) > 50 else max(1.0, 1.1 * max(shares)))
     for axes in panels:
         axes.xaxis.set_major_locator(MaxNLocator(4))
     panels[0].set_yticks(places, [layer.label for layer in facts.layers])
@@ -163,7 +163,11 @@ def draw_distances(facts: PriorFacts | None) -> Drawn:
     figure = new_figure(size, width=size + 1.6)
     axes = figure.subplots()
     ordered = facts.distances[np.ix_(facts.order, facts.order)]
-    image = axes.imshow(ordered, cmap="cividis_r", vmin=0)
+    apart = ordered[~np.eye(count, dtype=bool)]
+    low = float(apart.min()) if np.ptp(apart) > 0 else 0.0
+    hidden = np.ma.masked_where(np.eye(count, dtype=bool), ordered)  # a site and itself: no distance to show
+    axes.set_facecolor("#eef0f2")
+    image = axes.imshow(hidden, cmap="cividis_r", vmin=low)
     names = [shortened(facts.sites[k], 16) for k in facts.order]
     if count <= _LABELLED:
         axes.set_xticks(range(count), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=7.5)
@@ -173,8 +177,10 @@ def draw_distances(facts: PriorFacts | None) -> Drawn:
         axes.set_yticks([])
         axes.set_xlabel(f"{count} sites, in the order of the tree", fontsize=9)
     if count <= _NUMBERED:
-        middle = ordered.max() / 2
+        middle = (low + ordered.max()) / 2
         for (row, column), value in np.ndenumerate(ordered):
+            if row == column:
+                continue
             ink = "#ffffff" if value > middle else INK
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
     axes.spines[:].set_visible(False)
@@ -184,7 +190,7 @@ def draw_distances(facts: PriorFacts | None) -> Drawn:
     caption = (
         f"{shown(facts.method).label}, first seed: the lighter a cell, the more alike the models of its "
         "two sites; "
-        "light squares along the diagonal are groups of similar sites."
+        "light squares along the diagonal are groups of similar sites. The diagonal itself is left out."
     )
     return Picture(name, title, caption, figure)
 

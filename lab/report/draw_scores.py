@@ -165,7 +165,8 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
         return NoPicture(name, title, "A task with more than two classes has no single risk to calibrate.")
     if not tiers:
         return NoPicture(name, title, "No tier has enough test patients for bins without small counts.")
-    figure = new_figure(4.5, width=max(4.4, 3.2 * len(tiers)))
+    side = 3.9 if len(tiers) == 1 else 3.2  # of a panel with its labels
+    figure = new_figure(side + 0.95, width=side * len(tiers))
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
     for axes, tier in zip(panels, tiers, strict=True):
         style(

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.projections.polar import PolarAxes
+from matplotlib.ticker import MaxNLocator
 
 from common.metrics import METRICS, metric_label
 from lab.comparison.who_gains import GainAgainstAlone
@@ -17,6 +18,7 @@ from lab.report.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figur
 from lab.report.reading import Facts, SiteFact
 from lab.report.shown_methods import ALONE, FEDMAP, shown
 from lab.report.statistics import Statistics
+from lab.report.wording import counted, p_words
 
 _LABELLED = 30  # sites: more names would not be readable
 _TIER_COLOURS = {1: "#1f2933", 2: "#7b8794", 3: "#b8bfc7"}
@@ -35,7 +37,7 @@ def draw_gain_against_alone(facts: Facts, statistics: Statistics) -> Drawn:
     label = metric_label(facts.metric)
     for axes, one in zip(panels, found, strict=True):
         style(
-            axes, f"T{one.tier}, {_count(len(one.found.sites))}", f"{label}, trained alone", "", grid="both"
+            axes, f"T{one.tier}, {counted(len(one.found.sites))}", f"{label}, trained alone", "", grid="both"
         )
         _gains(axes, one.found)
     panels[0].set_ylabel("gain with FedMAP", fontsize=9)
@@ -76,10 +78,11 @@ def _gains(axes: Axes, found: GainAgainstAlone) -> None:
             found.fit.grid, found.fit.low, found.fit.high, color=colour, alpha=0.15, linewidth=0
         )
         axes.plot(found.fit.grid, found.fit.line, color=colour, linewidth=1.6)
-    said = found.note or (
-        f"Spearman {found.spearman:+.2f} (p {_p(found.spearman_p)})"
-        + (f", Oldham {found.oldham:+.2f} (p {_p(found.oldham_p)})" if found.oldham is not None else "")
-    )
+    said = found.note
+    if found.spearman is not None and found.spearman_p is not None:
+        said = f"Spearman {found.spearman:+.2f} ({p_words(found.spearman_p)})"
+        if found.oldham is not None and found.oldham_p is not None:
+            said += f", Oldham {found.oldham:+.2f} ({p_words(found.oldham_p)})"
     axes.text(0.0, -0.2, said.replace("-", "−"), transform=axes.transAxes, fontsize=8, color=MUTED, va="top")
 
 
@@ -123,11 +126,12 @@ def draw_sizes(facts: Facts) -> Drawn:
         bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, shrink=0.55, pad=0.12)
         bar.set_label("share of patients with the outcome", fontsize=8.5)
         bar.ax.tick_params(labelsize=8)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     hidden = len(ordered) - len(shares)
     grey = ""
     if hidden and shares:
-        grey = f"; grey: not shown, because counts are small ({_count(hidden)})"
+        grey = f"; grey: not shown, because counts are small ({counted(hidden)})"
     elif hidden:
         grey = (
             "; the share of outcomes is not shown, because counts are small or the task has no single outcome"
@@ -231,13 +235,3 @@ def draw_weights(facts: Facts) -> Drawn:
         "bar is longer than the diamond, the site counts for more than its number of patients."
     )
     return Picture(name, title, caption, figure)
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
-
-
-def _count(sites: int) -> str:
-    return f"{sites} site{'s' if sites != 1 else ''}"

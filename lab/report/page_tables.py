@@ -12,6 +12,7 @@ from lab.comparison.paired import PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import FEDMAP, shown
 from lab.report.statistics import REGION, EquityBy, Statistics, TierStatistics
+from lab.report.wording import counted, p_value, plain, signed
 
 NONE = "–"
 
@@ -59,7 +60,7 @@ def tier_table(facts: Facts, statistics: Statistics, tier: TierStatistics) -> Pa
             TableRow(label, tuple(cells), role == "fedmap", row is best, role in ("oracle", "variant"))
         )
     return PageTable(
-        f"T{tier.tier}, {_count(tier.sites)}", ("method", *head), tuple(rows), _missing(facts, tier)
+        f"T{tier.tier}, {counted(tier.sites)}", ("method", *head), tuple(rows), _missing(facts, tier)
     )
 
 
@@ -74,7 +75,7 @@ def other_measures(facts: Facts, tier: int) -> PageTable | None:
     for method in facts.description.methods:
         found = [facts.values.get((tier, method, name)) for name in names]
         if any(found):
-            cells = tuple(f"{_median(values):.3f}" if values else NONE for values in found)
+            cells = tuple(plain(_median(values)) if values else NONE for values in found)
             role = shown(method).role
             rows.append(
                 TableRow(shown(method).label, cells, role == "fedmap", quiet=role in ("oracle", "variant"))
@@ -146,13 +147,7 @@ def _gain(result: PairedResult | None) -> tuple[str, str]:
         gain += f" ({signed(result.low)} to {signed(result.high)})"
     if result.p_holm is None:
         return gain, "no test"
-    return gain, "< 0.001" if result.p_holm < 0.001 else f"{result.p_holm:.3f}"
-
-
-def signed(value: float) -> str:
-    """With its sign, as people write it; no sign where nothing is left of it."""
-    text = f"{value:+.3f}".replace("-", "−")
-    return text[1:] if text[1:] == "0.000" else text
+    return gain, p_value(result.p_holm)
 
 
 def _improved(result: PairedResult | None) -> str:
@@ -167,7 +162,3 @@ def _range(low: float, high: float, sites: int) -> str:
 
 def _median(values: Mapping[str, float]) -> float:
     return float(np.median(list(values.values())))
-
-
-def _count(sites: int) -> str:
-    return f"{sites} site{'s' if sites != 1 else ''}"

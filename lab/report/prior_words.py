@@ -77,8 +77,9 @@ def _pull(facts: PriorFacts) -> list[str]:
         if convex > 0 and total > 0 and convex / total > _LITTLE:
             moving = abs(convex - (facts.convex_at_mu or 0.0)) / convex
             if moving < _LITTLE:
+                part = "nearly all" if moving < 0.005 else _percent(1 - moving)
                 said.append(
-                    f"But {_percent(1 - moving)} of the convex part is what every site pays already at μ: a "
+                    f"But {part} of the convex part is what every site pays already at μ: a "
                     "constant, which pulls no site anywhere."
                 )
     return said

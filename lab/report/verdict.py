@@ -13,6 +13,7 @@ from lab.comparison.paired import FEWEST_SITES, PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, ORACLE, is_contender, shown
 from lab.report.statistics import MethodAtTier, Statistics, TierStatistics, closeness
+from lab.report.wording import counted, p_words
 
 LEVEL = 0.05  # of the corrected p-value
 _TIER_WORDS = {1: "that train together", 2: "that fine-tune the shared model once", 3: "that only use it"}
@@ -38,15 +39,15 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
     run = {method for _, method, _ in facts.values}
     there = [tier for tier in (1, 2, 3) if facts.tier(tier)]
     tiers = [f"{len(facts.tier(tier))} {_TIER_WORDS[tier]} (T{tier})" for tier in there]
-    of_sites = f"{_count(len(facts.sites), 'site')}: {_joined(tiers)}"
+    of_sites = f"{counted(len(facts.sites), 'site')}: {_joined(tiers)}"
     if len(there) == 1:
-        of_sites = f"{_count(len(facts.sites), 'site')} {_TIER_WORDS[there[0]]} (T{there[0]})"
+        of_sites = f"{counted(len(facts.sites), 'site')} {_TIER_WORDS[there[0]]} (T{there[0]})"
     seeds = len(described.seeds)
     text = (
-        f"{_count(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
+        f"{counted(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
         f"{of_sites}. Each was trained "
         f"{'once' if seeds == 1 else f'with {seeds} random seeds'} over "
-        f"{_count(described.rounds, 'round')} and "
+        f"{counted(described.rounds, 'round')} and "
         f"judged by {_measure(facts.metric)} on patients that no model had seen."
     )
     if not statistics.tiers:
@@ -88,15 +89,14 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     if paired is None:
         return first + "; the two share no site, so they cannot be tested."
     if paired.p_holm is None:
-        return f"{first}; with {_count(paired.sites, 'site')} no test can tell this from chance."
+        return f"{first}; with {counted(paired.sites, 'site')} no test can tell this from chance."
     if paired.p_holm >= LEVEL:
-        return (
-            f"{first}; the difference may be chance ({_p(paired.p_holm)}): the two are statistically level."
-        )
+        sure = p_words(paired.p_holm)
+        return f"{first}; the difference may be chance ({sure}): the two are statistically level."
     better = shown(rival.method).label if paired.median_gain > 0 else "FedMAP"
     return (
-        f"{first}; paired over {_count(paired.sites, 'site')}, {better} is better beyond chance "
-        f"({_p(paired.p_holm)})."
+        f"{first}; paired over {counted(paired.sites, 'site')}, {better} is better beyond chance "
+        f"({p_words(paired.p_holm)})."
     )
 
 
@@ -116,7 +116,7 @@ def _alone(paired: PairedResult) -> str:
     if paired.p_holm is None:
         return said + "."
     sure = "beyond chance" if paired.p_holm < LEVEL else "possibly by chance"
-    return f"{said}, {sure} ({_p(paired.p_holm)})."
+    return f"{said}, {sure} ({p_words(paired.p_holm)})."
 
 
 def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[str]:
@@ -158,7 +158,7 @@ def _caveats(facts: Facts) -> list[str]:
         sites = len(facts.tier(tier))
         if 0 < sites < FEWEST_SITES:
             found.append(
-                f"T{tier} has {_count(sites, 'site')}: no test between methods is possible with fewer than "
+                f"T{tier} has {counted(sites, 'site')}: no test between methods is possible with fewer than "
                 f"{FEWEST_SITES}."
             )
     found += _failures(facts)
@@ -189,14 +189,6 @@ def _figure(row: MethodAtTier) -> str:
 def _measure(metric: str) -> str:
     label = metric_label(metric)
     return label if label[:2].isupper() else label[0].lower() + label[1:]
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 def _joined(parts: tuple[str, ...] | list[str]) -> str:
