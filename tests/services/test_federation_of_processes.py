@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from common.metrics import Metric
 from lab.local_federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN
@@ -13,11 +11,11 @@ from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import run_through, small_study
 
 
-@pytest.mark.parametrize("plan", [BINARY_PLAN, SURVIVAL_PLAN], ids=["binary", "survival"])
-def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path, plan: str) -> None:
-    study = small_study(tmp_path, plan)
+def assert_processes_give_what_the_simulator_gives(folder: Path, plan: str, database: str = "") -> None:
+    """Models bit for bit, scores to the last digit, and every process ends as asked."""
+    study = small_study(folder, plan)
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with LocalFederation(folder / "federation", aggregator_toml=database) as federation:
         status = run_through(federation, study)
         assert status.phase == "complete", status
         assert_same_as_simulated(federation, study, status, simulated)
@@ -35,13 +33,17 @@ def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_p
         assert exit_codes == [0, 0, 0, 0]
 
 
-def test_with_postgresql_the_models_are_the_same(tmp_path: Path, postgres_url: str) -> None:
-    study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=2)
+def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path) -> None:
+    assert_processes_give_what_the_simulator_gives(tmp_path, BINARY_PLAN)
+    assert list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))
+
+
+def test_a_survival_study_kept_in_postgresql_gives_the_simulators_models_bit_for_bit(
+    tmp_path: Path, postgres_url: str
+) -> None:
     secret = tmp_path / "database.url"
     secret.write_text(postgres_url + "\n")
-    database = f'[database]\nurl_file = "{secret}"\n'
-    with LocalFederation(tmp_path / "federation", aggregator_toml=database) as federation:
-        status = run_through(federation, study)
-        assert status.phase == "complete", status
-        assert_same_as_simulated(federation, study, status, study.simulated())
-        assert not list((federation.aggregator_folder / "state").glob("*.db"))
+    assert_processes_give_what_the_simulator_gives(
+        tmp_path, SURVIVAL_PLAN, f'[database]\nurl_file = "{secret}"\n'
+    )
+    assert not list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))
