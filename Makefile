@@ -31,7 +31,7 @@ ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-all test-flower lint lint-ours lint-flower format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -59,10 +59,16 @@ $(FLOWER_READY): pyproject.toml constraints-flower.txt
 demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
 	$(BIN)/fedmap-lab demo --out out/demo
 
-# Types take one core, so Flower's tests run beside them; each prints when it is done. Then all cores are the tests'.
+# Everything side by side: tests of processes wait often, and types take one core only. What runs beside our own
+# tests prints when it is done, so that lines stay whole.
 test: $(READY) ## everything CI runs: lint, types, all tests but the long ones
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-flower
+	@$(MAKE) --no-print-directory --jobs=3 test-ours test-beside
+
+test-ours: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations
+
+test-beside:
+	@$(MAKE) --no-print-directory --output-sync=target lint test-flower
 
 test-flower: $(LAYER_READY)
 	$(LAYER)/bin/python -m pytest tests/integrations

@@ -102,6 +102,7 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_in_review_mode_nothing_leaves_before_a_named_person_releases_it(tmp_path: Path) -> None:
     study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=1)
     with LocalFederation(tmp_path / "federation", egress="review") as federation:
