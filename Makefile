@@ -60,8 +60,8 @@ demo: $(READY) ## a federation of real processes on this machine, with a results
 	$(BIN)/fedmap-lab demo --out out/demo
 
 # Everything side by side: tests of processes wait often, and types take one core only. What runs beside our own
-# tests prints when it is done, so that lines stay whole.
-test: $(READY) ## everything CI runs: lint, types, all tests but the long ones
+# tests prints when it is done, so that lines stay whole. Nothing is installed meanwhile: that rewrites *.egg-info.
+test: $(READY) $(LAYER_READY) ## everything CI runs: lint, types, all tests but the long ones
 	@$(MAKE) --no-print-directory --jobs=3 test-ours test-beside
 
 test-ours: $(READY)
