@@ -1,7 +1,8 @@
 """How a method is called and drawn: the same name, colour, marker and line in every figure and table.
 
 Colours are Okabe and Ito's, which stay apart for colour-blind readers; on paper without colour, markers and
-line styles tell methods apart. FedMAP is always the strong blue, its variants are lighter blues.
+line styles tell methods apart. FedMAP (as the plan has it) is always the strong blue, its variants are
+lighter blues.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _LABELS = {
     "pfedgp": "pFedGP",
     "pfedfda": "pFedFDA",
     "fedmap": "FedMAP",
+    "fedmap-paper": "FedMAP (as published)",
 }
 _COLOURS = {
     "individual": "#4d4d4d",
@@ -67,7 +69,7 @@ def shown(method: str) -> ShownMethod:
         place = ABLATIONS.index(method) if method in ABLATIONS else len(ABLATIONS)
         return ShownMethod(
             method,
-            f"FedMAP ({method.removeprefix(FEDMAP + '-').replace('-', ' ')})",
+            _LABELS.get(method, f"FedMAP ({method.removeprefix(FEDMAP + '-').replace('-', ' ')})"),
             "variant",
             _VARIANTS[place % len(_VARIANTS)],
             _MARKERS[1 + place % (len(_MARKERS) - 1)],
