@@ -1,6 +1,7 @@
 """The report of a comparison: what its tables say, in words, figures and one page that needs nothing else.
 
     reading         OUT as facts: tables, description and models, nothing else
+    csv_rows        rows of a file, or what is wrong with it
     wording         numbers and counts as people write them
     shown_methods   how a method is called and drawn, the same in every figure
     statistics      facts → gains, tests, who gains, equity

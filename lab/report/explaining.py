@@ -5,7 +5,6 @@ Works on the folder of a comparison and on that of a simulation: both keep the p
 
 from __future__ import annotations
 
-import csv
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from common.durable_files import make_folder, write_durably
 from common.errors import FedmapError
 from lab.comparison.tables import write_table
 from lab.kept_models import ABOUT, read_models
+from lab.report.csv_rows import read_rows
 from lab.report.draw_prior import draw_distances, draw_groups, draw_prior_by_layer, draw_prior_by_round
 from lab.report.pictures import in_style, save_pictures
 from lab.report.prior_facts import PriorFacts, prior_facts
@@ -89,13 +89,8 @@ def _find(study: Path, method: str | None) -> tuple[Path, tuple[RoundFact, ...]]
 def _simulated_rounds(study: Path) -> tuple[RoundFact, ...]:
     """A simulation is one method and one seed."""
     name = read_models(study).method
-    try:
-        with (study / "rounds.csv").open(newline="", encoding="utf-8") as file:
-            return tuple(
-                RoundFact(
-                    name, 0, int(r["round"]), float(r["penalty"]), float(r["convex_penalty"]), None, None
-                )
-                for r in csv.DictReader(file)
-            )
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise FedmapError(f"{study / 'rounds.csv'} cannot be read", hint=_HINT) from error
+    found = []
+    for line, row in read_rows(study / "rounds.csv", ("round", "penalty", "convex_penalty")):
+        penalty, convex = line.number(row["penalty"]), line.number(row["convex_penalty"])
+        found.append(RoundFact(name, 0, line.whole(row["round"]), penalty, convex, None, None))
+    return tuple(found)

@@ -6,8 +6,6 @@ column, is an error that names it; nothing is guessed. No statistics are made he
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +18,9 @@ from common.durable_files import read_file
 from common.errors import FedmapError
 from common.metrics import METRICS
 from lab.kept_models import ABOUT, SiteModels, read_models
+from lab.report.csv_rows import HINT, read_rows
 
 DESCRIPTION = "comparison.json"
-_HINT = "give the folder that `fedmap-lab compare` wrote, whole; if it is one, call compare again: it resumes"
 
 
 class _Task(BaseModel):
@@ -153,7 +151,7 @@ def read_facts(out: Path) -> Facts:
         failures=tuple(
             dict.fromkeys(
                 (row["method"], row["kind"], row["reason"])
-                for _, row in _rows(out / "failures.csv", ("method", "kind", "reason"))
+                for _, row in read_rows(out / "failures.csv", ("method", "kind", "reason"))
                 if row["kind"] != "site"
             )
         ),
@@ -171,14 +169,14 @@ def find_models(out: Path, methods: Sequence[str]) -> SiteModels | None:
 
 def _description(out: Path) -> Description:
     if not (out / DESCRIPTION).is_file():
-        raise FedmapError(f"{out} is no comparison ({DESCRIPTION} is missing)", hint=_HINT)
+        raise FedmapError(f"{out} is no comparison ({DESCRIPTION} is missing)", hint=HINT)
     try:
         found = Description.model_validate_json(read_file(out / DESCRIPTION))
     except ValidationError as error:
         fields = ", ".join(sorted({".".join(map(str, fault["loc"])) or "JSON" for fault in error.errors()}))
-        raise FedmapError(f"{out / DESCRIPTION} cannot be used: {fields}", hint=_HINT) from error
+        raise FedmapError(f"{out / DESCRIPTION} cannot be used: {fields}", hint=HINT) from error
     if found.metric not in METRICS:
-        raise FedmapError(f"{out / DESCRIPTION} names an unknown metric", hint=_HINT)
+        raise FedmapError(f"{out / DESCRIPTION} names an unknown metric", hint=HINT)
     return found
 
 
@@ -192,7 +190,7 @@ def _values(
     medians: defaultdict[tuple[int, str], defaultdict[int, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for line, row in _rows(out / "metrics.csv", columns):
+    for line, row in read_rows(out / "metrics.csv", columns):
         tier = line.whole(row["tier"])
         if row["model"] == ("global" if tier == 3 else "personal"):
             value = line.number(row["value"])
@@ -208,7 +206,7 @@ def _values(
 
 def _sites(out: Path) -> Iterator[SiteFact]:
     columns = ("site", "tier", "region", "train", "validation", "test", "outcome_share")
-    for line, row in _rows(out / "sites.csv", columns):
+    for line, row in read_rows(out / "sites.csv", columns):
         rows = sum(line.whole(row[part]) for part in ("train", "validation", "test"))
         share = line.number(row["outcome_share"]) if row["outcome_share"] else None
         yield SiteFact(row["site"], line.whole(row["tier"]), row["region"], rows, share)
@@ -219,7 +217,7 @@ def _subgroups(out: Path) -> dict[tuple[int, str, str], dict[tuple[str, str], fl
         lambda: defaultdict(list)
     )
     columns = ("method", "tier", "site", "column", "category", "value")
-    for line, row in _rows(out / "subgroups.csv", columns):
+    for line, row in read_rows(out / "subgroups.csv", columns):
         key = (line.whole(row["tier"]), row["method"], row["column"])
         found[key][row["site"], row["category"]].append(line.number(row["value"]))
     return {key: {at: float(np.mean(v)) for at, v in inner.items()} for key, inner in found.items()}
@@ -232,7 +230,7 @@ def read_rounds(out: Path) -> tuple[RoundFact, ...]:
 
 def _rounds(out: Path) -> Iterator[RoundFact]:
     figures = ("penalty", "convex_penalty", "personal", "shared")
-    for line, row in _rows(out / "rounds.csv", ("method", "seed", "round", *figures)):
+    for line, row in read_rows(out / "rounds.csv", ("method", "seed", "round", *figures)):
         yield RoundFact(
             row["method"],
             line.whole(row["seed"]),
@@ -245,7 +243,7 @@ def _weights(out: Path) -> dict[str, dict[str, float]]:
     """Of the last round of each method."""
     rows = [
         (row["method"], line.whole(row["round"]), row["site"], line.number(row["weight"]))
-        for line, row in _rows(out / "omega.csv", ("method", "round", "site", "weight"))
+        for line, row in read_rows(out / "omega.csv", ("method", "round", "site", "weight"))
     ]
     last: dict[str, int] = {}
     for method, number, _, _ in rows:
@@ -259,43 +257,6 @@ def _weights(out: Path) -> dict[str, dict[str, float]]:
 
 def _calibration(out: Path) -> Iterator[BinFact]:
     figures = ("predicted", "observed", "low", "high")
-    for line, row in _rows(out / "calibration.csv", ("method", "seed", "tier", "rows", *figures)):
+    for line, row in read_rows(out / "calibration.csv", ("method", "seed", "tier", "rows", *figures)):
         whole = (line.whole(row[name]) for name in ("seed", "tier", "rows"))
         yield BinFact(row["method"], *whole, *(line.number(row[name]) for name in figures))
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Where a cell stands, for the message when it is no number."""
-
-    path: Path
-    number_of: int
-
-    def number(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = np.nan
-        if not np.isfinite(value):
-            raise FedmapError(f"{self.path}, line {self.number_of}: a number is expected", hint=_HINT)
-        return value
-
-    def whole(self, text: str) -> int:
-        value = self.number(text)
-        if value != int(value):
-            raise FedmapError(f"{self.path}, line {self.number_of}: a whole number is expected", hint=_HINT)
-        return int(value)
-
-
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[_Line, Mapping[str, str]]]:
-    try:
-        reader = csv.DictReader(io.StringIO(read_file(path).decode("utf-8"), newline=""))
-    except UnicodeDecodeError as error:
-        raise FedmapError(f"{path} is no UTF-8 text", hint=_HINT) from error
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
-    if missing:
-        raise FedmapError(f"{path} lacks the column {', '.join(missing)}", hint=_HINT)
-    for row in reader:
-        if any(row[name] is None for name in columns):
-            raise FedmapError(f"{path}, line {reader.line_num} was cut off", hint=_HINT)
-        yield _Line(path, reader.line_num), row
