@@ -23,7 +23,7 @@ def explain_layers(facts: PriorFacts) -> list[str]:
     if len(facts.sites) == 1:
         said.append("Only one site trained: its distance to μ stands for the spread between sites.")
     if len(facts.layers) == 1:
-        said.append(f"The model has one layer ({tightest.label}), so layers cannot be compared.")
+        said.append(f"The model has only layer {tightest.label}, so layers cannot be compared.")
     elif loosest.spread < _MUCH * tightest.spread:
         said.append(f"Sites differ from μ by about the same in every layer (by {_range(facts.layers)}).")
     else:
