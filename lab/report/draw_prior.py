@@ -61,8 +61,8 @@ def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
     right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, handlelength=2.8)
     caption = (
         "R is what it costs a site to differ from the global model; its quadratic part is fixed by the plan, "
-        "its convex part f is learned. A share near zero says that the learned part has hardly any say; a large "
-        "share may still be a constant that pulls nowhere, which only the curvature by layer tells."
+        "its convex part f is learned. A share near zero says that the learned part has hardly any say; a "
+        "large share may still be a constant that pulls nowhere, which only the curvature by layer tells."
     )
     if main != FEDMAP and FEDMAP in means:
         caption += " FedMAP as the plan has it is quadratic only; its variants with a convex part are shown."
