@@ -31,6 +31,7 @@ TENTHS_OF_A_SECOND = 10 * 120
 ELSEWHERE = {
     "fedmap-site run": "runs until it is stopped: this test starts and stops it",
     "fedmap-site enrol": "needs a second invitation: this test gets one at its end",
+    "iptables": "tests/containers/test_hospital_container.py, as written (`make compose-test`)",
     "docker compose": "tests/containers/hospital.py, as written (`make compose-test`)",
     "python3.11 -m venv": "tests/deploy/plain_installation.py, as written (`make install-test`)",
     "/opt/fedmap/bin/pip": "tests/deploy/plain_installation.py, as written (`make install-test`)",
