@@ -34,8 +34,9 @@ def brought_along(extras: tuple[str, ...]) -> set[str]:
 
 def licence_of(name: str) -> str:
     told = distribution(name).metadata
-    stated = [told.get("License-Expression") or "", (told.get("License") or "").partition("\n")[0]]
-    return " ".join([*stated, *(c for c in told.get_all("Classifier") or () if c.startswith("License"))])
+    stated: list[str] = [*(told.get_all("License-Expression") or ()), *(told.get_all("License") or ())]
+    classified = [line for line in told.get_all("Classifier") or () if line.startswith("License")]
+    return " ".join([*(text.partition("\n")[0] for text in stated), *classified])
 
 
 @pytest.mark.parametrize("role", EXTRAS)
