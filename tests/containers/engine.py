@@ -53,9 +53,10 @@ class Engine:
         options = ("--rm", "--network", "none", *self.hardened, "--entrypoint", "python")
         return self.run("run", *options, IMAGES[image], "-c", code).stdout
 
-    def build(self, folder: Path, reference: str) -> str:
+    def build(self, folder: Path, reference: str, *options: str) -> str:
         """An image of a test's own, with the options that `make images` is given. Its name."""
-        self.run("build", *shlex.split(os.environ.get("IMAGE_OPTIONS", "")), "--tag", reference, folder)
+        given = shlex.split(os.environ.get("IMAGE_OPTIONS", ""))
+        self.run("build", *given, *options, "--tag", reference, folder)
         return reference
 
     def inspect(self, what: str) -> Any:
