@@ -20,6 +20,7 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 cd "$SCRATCH/work"
 """
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STORAGE = """[storage]
 driver = "overlay"
 graphroot = "{scratch}/containers"
@@ -83,7 +84,7 @@ class LoopbackOnly:
         kept = {name: os.environ[name] for name in ("CONTAINERS_CONF",) if name in os.environ}
         return {
             **kept,
-            "PATH": f"{python}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{python}:{_SYSTEM_PATH}",
             "HOME": str(self.scratch / "home"),
             "LANG": "C.UTF-8",
             "SCRATCH": str(self.scratch),
@@ -92,7 +93,10 @@ class LoopbackOnly:
 
 
 class WithNetwork(LoopbackOnly):
-    """The same folders, and the network and the settings of this shell: what pip needs to fetch packages."""
+    """The same folders, with the network and the settings of this shell: what pip needs to fetch packages.
+
+    Python is the system's: one in somebody's home is closed to the accounts that an installation makes.
+    """
 
     _namespaces = ("--mount",)
     _enter = (
@@ -102,4 +106,4 @@ class WithNetwork(LoopbackOnly):
 
     def _environment(self) -> dict[str, str]:
         known = {name: value for name, value in os.environ.items() if not name.startswith("FEDMAP_")}
-        return {**known, "SCRATCH": str(self.scratch)}
+        return {**known, "PATH": _SYSTEM_PATH, "SCRATCH": str(self.scratch)}
