@@ -4,10 +4,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-# Flower's own pins exclude some of ours, so it has an environment of its own (docs/adr/0025).
+# Flower's own pins exclude some of ours, so it has an environment of its own (docs/adr/0025). `make test` lays
+# those few packages over the first environment; the whole one, with Ray, is for the long tests.
+LAYER := .venv-flower-layer
+LAYER_READY := $(LAYER)/.installed
 FLOWER_VENV := .venv-flower
 FLOWER_BIN := $(FLOWER_VENV)/bin
 FLOWER_READY := $(FLOWER_VENV)/.installed
+# Modules are compiled when they are first imported: most of what is installed never is.
+PIP_INSTALL := install --quiet --disable-pip-version-check --no-compile
 SOURCES := common aggregator site_agent lab deploy integrations tests
 # Containers: podman or docker, whichever is there. IMAGE_OPTIONS go to every build, such as --network host;
 # TORCH_INDEX is the index of torch's CPU builds, where your pip does not find them by itself.
@@ -26,7 +31,7 @@ ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-all lint format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -36,30 +41,52 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "FedMAP needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(LAYER_READY): $(READY) constraints-flower.txt
+	"$(PYTHON)" -m venv --without-pip --clear $(LAYER)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(LAYER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first-environment.pth"
+	$(BIN)/pip --python $(LAYER)/bin/python $(PIP_INSTALL) -c constraints-flower.txt -e '.[flower]'
 	@touch $@
 
 $(FLOWER_READY): pyproject.toml constraints-flower.txt
 	"$(PYTHON)" -m venv $(FLOWER_VENV)
-	$(FLOWER_BIN)/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
-	  -e '.[dev,flower-simulation]'
+	$(FLOWER_BIN)/pip $(PIP_INSTALL) -c constraints-flower.txt -e '.[dev,flower-simulation]'
 	@touch $@
 
 demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
 	$(BIN)/fedmap-lab demo --out out/demo
 
-test: $(READY) $(FLOWER_READY) lint ## everything CI runs: lint, types, all tests but the long ones
+# Everything side by side: tests of processes wait often, and types take one core only. What runs beside our own
+# tests prints when it is done, so that lines stay whole. Nothing is installed meanwhile: that rewrites *.egg-info.
+test: $(READY) $(LAYER_READY) ## everything CI runs: lint, types, all tests but the long ones
+	@$(MAKE) --no-print-directory --jobs=3 test-ours test-beside
+
+test-ours: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations
-	$(FLOWER_BIN)/pytest -n auto --dist loadgroup tests/integrations
 
-test-all: test ## the long tests as well (Flower on Ray, the commands of docs/flower.md)
-	$(FLOWER_BIN)/pytest -m long tests
+test-beside:
+	@$(MAKE) --no-print-directory --output-sync=target lint test-flower
 
-lint: $(READY) $(FLOWER_READY) ## ruff and mypy --strict
+test-flower: $(LAYER_READY)
+	$(LAYER)/bin/python -m pytest tests/integrations
+
+test-all: test $(FLOWER_READY) ## the long tests as well (more faults, Prometheus, Flower on Ray, docs/flower.md)
+	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations -m long
+	$(FLOWER_BIN)/pytest -m 'not containers' tests/integrations
+
+lint: lint-flower ## ruff and mypy --strict
+
+# After the others' types, whose cache it shares.
+lint-flower: lint-ours $(LAYER_READY)
+	$(BIN)/mypy --python-executable $(LAYER)/bin/python integrations tests/integrations/*.py tests/bench/flower.py
+
+lint-ours: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(FLOWER_BIN)/mypy integrations tests/integrations/*.py tests/bench/flower.py
 
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -107,4 +134,4 @@ offline-kit-test: offline-kit ## install that archive with no interface but loop
 	FEDMAP_KIT="dist/$$($(BIN)/python -m deploy.offline_kit name --role "$(ROLE)")" $(BIN)/pytest -s tests/deploy/offline_installation.py
 
 clean: ## remove what make made, the virtual environment included
-	rm -rf $(VENV) $(FLOWER_VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LAYER) $(FLOWER_VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

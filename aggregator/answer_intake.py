@@ -35,7 +35,7 @@ from aggregator.round_coordinator import advance
 from aggregator.service import Note, Study, StudyService
 from aggregator.store import FINAL, AnswerRow, RefusalRow, Store, Transaction
 from aggregator.update_checks import CheckedAnswer, GateLimits, check_answer, check_header
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.durable_files import DurableWriter
 from common.errors import (

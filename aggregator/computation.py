@@ -31,7 +31,7 @@ from aggregator.estimation_messages import (
     SiteUpdate,
 )
 from aggregator.store import AnswerRow, ResultRow
-from common.answers import GLOBAL, PERSONAL
+from common.answer_names import GLOBAL, PERSONAL
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import StorageError
 from common.study_terms import StudyTerms

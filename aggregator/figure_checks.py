@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from aggregator.answer_headers import SAME_VERSION, demand
-from common.answers import layout_digest
+from common.answer_names import layout_digest
 from common.calibration_bins import BINS, bin_range
 from common.contract.v1 import federation_pb2 as pb
 from common.disclosure import is_small_cell

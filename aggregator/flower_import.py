@@ -28,7 +28,8 @@ from aggregator.release_key import load_release_key
 from aggregator.service import Study
 from aggregator.store import AnswerRow, BundleRow, RefusalRow, ResultRow, Store
 from aggregator.update_checks import check_answer, check_failure, check_rows
-from common.answers import MOST_NOTE, answer_digest, rule_of
+from common.answer_names import answer_digest
+from common.answers import MOST_NOTE, rule_of
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import ConflictError, IntegrityError, RejectedError
 from common.models import model_of

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from aggregator.computation import message_of, step_of
 from aggregator.release_data import data_summary
 from aggregator.store import AnswerRow, BlobStore, RefusalRow, ResultRow, Transaction
-from common.answers import FINE_TUNED, GLOBAL, PERSONAL
+from common.answer_names import FINE_TUNED, GLOBAL, PERSONAL
 from common.bundles.manifest import (
     CalibrationBin,
     DataSummary,

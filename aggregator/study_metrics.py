@@ -21,7 +21,7 @@ from aggregator.metrics import PREFIX, Progress
 from aggregator.service import Study
 from aggregator.status_report import member_status
 from aggregator.status_view import standing
-from common.answers import GLOBAL, PERSONAL
+from common.answer_names import GLOBAL, PERSONAL
 
 
 class StudyMetrics(Collector):

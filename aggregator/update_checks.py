@@ -37,7 +37,8 @@ from aggregator.figure_checks import check_counts, check_evaluation, check_input
 from aggregator.statistics_checks import check_baseline, check_statistics
 from common.algorithm.local_fit import Model
 from common.algorithm.network import Network
-from common.answers import GLOBAL, MODELS, PERSONAL, WITHHELD, result_of, rule_content_of
+from common.answer_names import GLOBAL, MODELS, PERSONAL, WITHHELD
+from common.answers import result_of, rule_content_of
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import is_digest
 from common.errors import FedmapError, ModelError, RejectedError

@@ -1,4 +1,4 @@
-"""Answers between the wire and the algorithm: messages ↔ the values they stand for, and an answer's digest.
+"""Answers between the wire and the algorithm: messages ↔ the values they stand for.
 
 Reading is strict: a number that is not finite, or a combination that no sender makes, is a `RejectedError`.
 Whether an answer fits the study and its round is the gate's business.
@@ -6,42 +6,25 @@ Whether an answer fits the study and its round is the gate's business.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from common.algorithm.baseline import Baseline
+from common.answer_names import MODELS
 from common.contract.v1 import federation_pb2 as pb
 from common.decision_rules import DecisionRule, RuleTerms
-from common.digests import sha256_hex
 from common.errors import RejectedError
 from common.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
 from common.plan import StudyPlan
 from common.rule_files import RuleTensors, decode_rule, encode_rule
 from common.shift.terms import ReferenceTerms
 
-PERSONAL, GLOBAL, FINE_TUNED = "personal", "global", "fine_tuned"
-MODELS = (PERSONAL, GLOBAL, FINE_TUNED)
-WITHHELD = "withheld"
-"""The code of a failure in place of an answer that the site's reviewer did not release."""
 MOST_NOTE = 500
 """Characters of a note that travels."""
 MOST_ERROR = 1e6
 """Of a score's standard error; no sound one comes near it."""
-
-
-def answer_digest(answer: pb.Answer) -> str:
-    """SHA-256 over the deterministic serialisation; covers the tensors through their digest."""
-    return sha256_hex(answer.SerializeToString(deterministic=True))
-
-
-def layout_digest(names: Sequence[str]) -> str:
-    """SHA-256 over the names of the model's inputs, in order: equal where columns mean the same."""
-    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
 
 
 def rule_message(rule: DecisionRule) -> pb.GlobalRule:

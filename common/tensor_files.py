@@ -14,15 +14,17 @@ from errno import EIO
 from io import FileIO
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from torch import Tensor
 
 from common.durable_files import storage_error
 from common.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TypeName = Literal["F32", "F64", "I64"]
 Array = NDArray[Any]  # of one of the types above

@@ -19,6 +19,7 @@ BASELINES = (
     "pfedfda",
 )
 ABLATIONS = (
+    "fedmap-paper",
     "fedmap-quadratic",
     "fedmap-convex",
     "fedmap-per-sample",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from common.answers import WITHHELD
+from common.answer_names import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import FedmapError
 

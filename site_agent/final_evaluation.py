@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.local_fit import FailedFit, Model
 from common.algorithm.seeding import derive_seed
-from common.answers import FINE_TUNED, GLOBAL, PERSONAL, score_message
+from common.answer_names import FINE_TUNED, GLOBAL, PERSONAL
+from common.answers import score_message
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import SiteDataset
 from common.disclosure import is_small_cell

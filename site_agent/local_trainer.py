@@ -19,7 +19,8 @@ from common.algorithm.local_fit import FailedFit, Model, SiteTask
 from common.algorithm.prior import initial_parameters
 from common.algorithm.seeding import derive_seed
 from common.algorithm.settings import FedmapSettings
-from common.answers import GLOBAL, PERSONAL, layout_digest, rule_answer, rule_of, score_message
+from common.answer_names import GLOBAL, PERSONAL, layout_digest
+from common.answers import rule_answer, rule_of, score_message
 from common.contract.v1 import federation_pb2 as pb
 from common.data.scaling import scale_dataset
 from common.data.site_dataset import SiteDataset

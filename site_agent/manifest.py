@@ -16,7 +16,7 @@ import safetensors.numpy
 from google.protobuf.message import Message
 from pydantic import TypeAdapter, ValidationError
 
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import sha256_hex
 from common.errors import IntegrityError

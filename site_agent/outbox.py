@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from common.answers import WITHHELD
+from common.answer_names import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.durable_files import make_folder, storage_error, sync_folder, waiting_lock, write_durably
 from common.errors import IntegrityError, NotFoundError, RejectedError, StateError

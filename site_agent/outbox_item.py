@@ -14,7 +14,7 @@ from typing import Literal
 from google.protobuf.message import DecodeError
 from pydantic import ValidationError
 
-from common.answers import WITHHELD
+from common.answer_names import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import file_sha256, sha256_hex
 from common.durable_files import read_file

@@ -4,7 +4,7 @@
     studies/NAME/{terms.json, approval.json, data.json, over.json, models/round-0001.safetensors …, priors/}
 
 Every file is whole or absent. The identity is `identity_files`, the outbox and the audit log are modules of
-their own. Nothing here knows the network.
+their own. Nothing here knows the network; torch is imported with the first model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.network import Network
 from common.durable_files import (
     FolderLock,
     make_folder,
@@ -32,10 +30,13 @@ from common.durable_files import (
 )
 from common.errors import IntegrityError, NotFoundError, StateError
 from common.names import check_study_name
-from common.parameter_files import decode_parameters, encode_parameters
 from common.service_config import Section
 from common.study_terms import StudyTerms, parse_terms
 from site_agent.identity_files import LOCK
+
+if TYPE_CHECKING:
+    from common.algorithm.aggregation import SiteParameters
+    from common.algorithm.network import Network
 
 BEGUN = ".begun.json"
 """How the list of a deletion that is not finished ends, in `deletions/`."""
@@ -201,6 +202,8 @@ class SiteState:
 
     def save_model(self, study: str, number: int, network: Network, model: SiteParameters) -> None:
         """The site's own model after a round. The same round trained again gives the same file."""
+        from common.parameter_files import encode_parameters
+
         folder = self.study_folder(study) / "models"
         make_folder(folder)
         write_durably(folder / f"round-{number:04d}.safetensors", encode_parameters(network, model))
@@ -215,6 +218,8 @@ class SiteState:
         models = [path for number, path in self._models(study) if before is None or number < before]
         if not models:
             return None
+        from common.parameter_files import decode_parameters
+
         return decode_parameters(network, models[-1], f"the own model {models[-1].name}")
 
     def prior_path(self, study: str, digest: str) -> Path:

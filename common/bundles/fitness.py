@@ -12,6 +12,7 @@ from typing import get_args
 
 from common.algorithm.local_fit import Model
 from common.bundles.manifest import MU, PSI, Manifest
+from common.bundles.standing import UPDATE
 from common.errors import IncompatibleError
 from common.models import model_of
 from common.parameter_files import expected_parameters, expected_psi
@@ -19,8 +20,6 @@ from common.plan import StudyPlan
 from common.plan.sections import ModelSection
 from common.study_terms import StudyTerms, parse_terms
 from common.tensor_files import check_layout
-
-UPDATE = "Update this software. If it is the newest, tell the operator: the release is at fault."
 
 
 def check_terms(manifest: Manifest) -> StudyTerms:

@@ -10,6 +10,8 @@ from common.bundles.moments import day
 from common.bundles.withdrawals import Withdrawals
 from common.errors import StateError
 
+UPDATE = "Update this software. If it is the newest, tell the operator: the release is at fault."
+
 CLOCK_SLACK_MS = 24 * 3600 * 1000
 """How far a clinic's clock may be behind the release: a wrong time zone is no reason to refuse a bundle."""
 

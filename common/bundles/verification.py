@@ -30,7 +30,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from common.bundles import fitness, standing
+from common.bundles import standing
 from common.bundles.archive import (
     DAMAGED,
     LIMITS,
@@ -136,7 +136,7 @@ class _Verification:
                 if entry.size > LIMITS[entry.name]:
                     raise LimitError(
                         f"{entry.name} is larger than the limit of {LIMITS[entry.name]:,} bytes",
-                        hint=fitness.UPDATE,
+                        hint=standing.UPDATE,
                     )
             self._findings[2] = f"{self._size:,} bytes, every file in it within its limit"
         with self._step(3):  # (3), and the rest of (1): the frame around the members
@@ -147,6 +147,8 @@ class _Verification:
             self._findings[6] = standing.check_withdrawal(manifest, trust.withdrawals)
         with self._step(7):  # (7)
             self._findings[7] = standing.check_rollback(manifest, trust.installed_version)
+        from common.bundles import fitness  # with torch: only a bundle that is genuine is worth the wait
+
         with self._step(8):  # (8)
             plan = fitness.check_terms(manifest).plan
             model = fitness.check_model(plan)
@@ -187,7 +189,7 @@ class _Verification:
         names = [entry.name for entry in manifest.files]
         wanted = [MU, PSI, CARD] if manifest.tier == 2 else [MU, CARD]
         if names not in (wanted, [*wanted, CALIBRATION]):
-            raise IncompatibleError("it does not have the files of its tier", hint=fitness.UPDATE)
+            raise IncompatibleError("it does not have the files of its tier", hint=standing.UPDATE)
         frame = sum(map(header_size, names)) + directory_size([MANIFEST, SIGNATURE, *names])
         length = self._at + frame + sum(entry.size for entry in manifest.files)
         if self._size != length:
@@ -224,14 +226,14 @@ def _manifest(written: bytes) -> Manifest:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:80]
         raise IncompatibleError(
-            f"its manifest is none that this software knows ({where or 'as a whole'})", hint=fitness.UPDATE
+            f"its manifest is none that this software knows ({where or 'as a whole'})", hint=standing.UPDATE
         ) from None
     if manifest.to_json() != written:
-        raise IncompatibleError("its manifest is not in the canonical form", hint=fitness.UPDATE)
+        raise IncompatibleError("its manifest is not in the canonical form", hint=standing.UPDATE)
     if manifest.name != f"{manifest.study}-t{manifest.tier}":
-        raise IncompatibleError("its name is not that of its study and tier", hint=fitness.UPDATE)
+        raise IncompatibleError("its name is not that of its study and tier", hint=standing.UPDATE)
     if manifest.expires_unix_ms <= manifest.released_unix_ms:
-        raise IncompatibleError("it expires before it is released", hint=fitness.UPDATE)
+        raise IncompatibleError("it expires before it is released", hint=standing.UPDATE)
     return manifest
 
 
@@ -244,7 +246,7 @@ def _step(label: str, number: int) -> Iterator[None]:
     except ServiceError as error:
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     except (PlanError, ModelError) as error:
-        raise IncompatibleError(f"{where}: {error.message}", hint=fitness.UPDATE) from error
+        raise IncompatibleError(f"{where}: {error.message}", hint=standing.UPDATE) from error
 
 
 @contextmanager

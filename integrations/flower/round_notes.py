@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.app import MetricRecord
 
 from common.algorithm.aggregation import PriorStep
-from common.answers import GLOBAL, PERSONAL
+from common.answer_names import GLOBAL, PERSONAL
 from common.contract.v1 import federation_pb2 as pb
 
 

@@ -1,7 +1,7 @@
-"""FedMAP with one thing changed: what each part of it is worth.
+"""FedMAP as published, and with one thing changed: what each part of it is worth.
 
-Each ablation sets one setting and leaves the plan's others alone. Where the plan says the same already, the
-ablation is the plan's own FedMAP, and is not run a second time.
+`fedmap-paper` sets all that the paper fixes. Each other one sets one setting and leaves the plan's others
+alone. Where the plan says the same already, it is the plan's own FedMAP, and is not run a second time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SKETCH_WIDTH = 128
 
 @dataclass(frozen=True)
 class Ablation(FedMap):
-    """One of its fields is given; the others are the plan's."""
+    """What is given is set; the rest is the plan's."""
 
     convex: bool | None = None
     weighting: WeightingRule | None = None
@@ -49,6 +49,7 @@ class Ablation(FedMap):
 
 
 ABLATIONS: dict[str, Ablation] = {
+    "fedmap-paper": Ablation(convex=True, weighting="per_sample", start="local"),
     "fedmap-quadratic": Ablation(convex=False),
     "fedmap-convex": Ablation(convex=True),
     "fedmap-per-sample": Ablation(weighting="per_sample"),

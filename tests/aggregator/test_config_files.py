@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from aggregator.config import AggregatorConfig
 from aggregator.config_file import effective_settings, write_first_config
-from common.answers import WITHHELD
+from common.answer_names import WITHHELD
 from common.errors import ConfigError, FedmapError
 from common.service_config import read_config
 from common.transport.status import error_classes

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from aggregator.update_checks import CheckedAnswer
-from common.answers import layout_digest, rule_answer
+from common.answer_names import layout_digest
+from common.answers import rule_answer
 from common.contract.v1 import federation_pb2 as pb
 from common.decision_rules import RuleTerms
 from common.shift.terms import ReferenceTerms, reference_terms

@@ -15,7 +15,7 @@ from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import BaselineTerms, pool_baseline
 from common.algorithm.layers import Buffers
 from common.algorithm.statistics import FeatureStatistics, make_scaler
-from common.answers import WITHHELD
+from common.answer_names import WITHHELD
 from common.contract.v1 import federation_pb2 as pb
 from common.contract.v1 import operator_pb2
 from common.errors import LimitError, RejectedError, TrainingError

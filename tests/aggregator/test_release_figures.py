@@ -11,7 +11,8 @@ import torch
 
 from aggregator.release_figures import ReleaseFigures, release_figures, release_records
 from aggregator.store import RefusalRow
-from common.answers import layout_digest, rule_answer
+from common.answer_names import layout_digest
+from common.answers import rule_answer
 from common.bundles.manifest import GroupEstimate, TierPerformance
 from common.contract.v1 import federation_pb2 as pb
 from common.decision_rules import RuleTerms

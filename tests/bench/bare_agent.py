@@ -18,7 +18,7 @@ from aggregator.operator_client import OperatorClient
 from common import pki
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.statistics import FeatureStatistics
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import file_sha256, sha256_hex
 from common.models import model_of

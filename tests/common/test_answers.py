@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from common.algorithm.baseline import Baseline, BaselineTerms
+from common.answer_names import answer_digest, layout_digest
 from common.answers import (
-    answer_digest,
-    layout_digest,
     result_of,
     rule_answer,
     rule_content_of,

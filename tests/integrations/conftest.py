@@ -79,26 +79,18 @@ class GridInHand(Grid):
                 yield reply
 
 
-@pytest.fixture(autouse=True)
-def in_a_run() -> None:
+def in_flower() -> None:
     """Flower's processes know which run and task they are in; messages are stamped with it."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> SmallStudy:
-    return small_study(tmp_path / "study", rounds=ROUNDS)
-
-
-@pytest.fixture
-def terms(study: SmallStudy) -> StudyTerms:
+def terms_of(study: SmallStudy) -> StudyTerms:
     return StudyTerms.of_plan(load_plan(study.plan), ROUNDS, SEED)
 
 
-@pytest.fixture
-def nodes(study: SmallStudy, terms: StudyTerms, tmp_path: Path) -> dict[int, NodeInHand]:
+def nodes_of(study: SmallStudy, terms: StudyTerms, folder: Path) -> dict[int, NodeInHand]:
     """One for each site, by node id; configured as `fedmap-flower node` does."""
-    policy = tmp_path / "policy.toml"
+    policy = folder / "policy.toml"
     policy.write_text(POLICY)
     return {
         number: NodeInHand(
@@ -110,7 +102,7 @@ def nodes(study: SmallStudy, terms: StudyTerms, tmp_path: Path) -> dict[int, Nod
                     "region": site.region,
                     "data": str(site.data),
                     "policy": str(policy),
-                    "state": str(tmp_path / f"state-{site.name}"),
+                    "state": str(folder / f"state-{site.name}"),
                     "terms": terms.digest,
                 },
                 state=RecordDict(),
@@ -119,3 +111,23 @@ def nodes(study: SmallStudy, terms: StudyTerms, tmp_path: Path) -> dict[int, Nod
         )
         for number, site in enumerate(study.sites, start=1)
     }
+
+
+@pytest.fixture(autouse=True)
+def in_a_run() -> None:
+    in_flower()
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> SmallStudy:
+    return small_study(tmp_path / "study", rounds=ROUNDS)
+
+
+@pytest.fixture
+def terms(study: SmallStudy) -> StudyTerms:
+    return terms_of(study)
+
+
+@pytest.fixture
+def nodes(study: SmallStudy, terms: StudyTerms, tmp_path: Path) -> dict[int, NodeInHand]:
+    return nodes_of(study, terms, tmp_path)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.study_terms import StudyTerms
+from aggregator.cli_flower import import_flower_command
+from common.errors import FedmapError
 from integrations.flower.flower_commands import command_path
 from integrations.flower.server import run_study
-from tests.integrations.conftest import GridInHand, NodeInHand
-from tests.services.studies import SmallStudy
+from tests.integrations.conftest import ROUNDS, GridInHand, in_flower, nodes_of, terms_of
+from tests.services.studies import SmallStudy, small_study
 
 
 def command(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,27 +24,39 @@ def command(folder: Path, program: str, *arguments: str) -> subprocess.Completed
     )
 
 
-@pytest.fixture
-def out(terms: StudyTerms, nodes: dict[int, NodeInHand], tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    run_study(GridInHand(nodes), {"terms": terms.to_json(), "sites": 3, "out": str(folder)})
-    return folder
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallStudy, Path]:
+    """A study and the folder of its run."""
+    folder = tmp_path_factory.mktemp("finished")
+    study = small_study(folder / "study", rounds=ROUNDS)
+    terms = terms_of(study)
+    in_flower()
+    run_study(
+        GridInHand(nodes_of(study, terms, folder)),
+        {"terms": terms.to_json(), "sites": 3, "out": str(folder / "out")},
+    )
+    return study, folder / "out"
 
 
 @pytest.fixture
-def centre(tmp_path: Path) -> Path:
+def out(finished: tuple[SmallStudy, Path], tmp_path: Path) -> Path:
+    """The run's folder, to be changed."""
+    return shutil.copytree(finished[1], tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An aggregator that was set up, and does not run."""
-    folder = tmp_path / "centre"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("centre")
     done = command(folder, "fedmap-aggregator", "init", "--address", "localhost:39443")
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def test_a_flower_run_is_released_verified_and_predicts(
-    study: SmallStudy, out: Path, centre: Path, tmp_path: Path
+    finished: tuple[SmallStudy, Path], out: Path, centre: Path, tmp_path: Path
 ) -> None:
-    imported = {}
+    study, imported = finished[0], {}
     for tier in ("2", "3"):
         options = ["--tier", tier, "--to", str(tmp_path), "--json"]
         done = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(out), *options)
@@ -116,9 +130,9 @@ def test_a_folder_that_was_changed_is_not_released(
     assert callable(change)
     change(run)
     (out / "run.json").write_text(json.dumps(run))
-    done = command(centre, "fedmap-aggregator", "bundle", "import-flower", str(out))
-    assert done.returncode == 1
-    assert reason in done.stderr.replace("\n", " ")
+    with pytest.raises(FedmapError) as refused:
+        import_flower_command(out, config=centre / "aggregator.toml")
+    assert reason in str(refused.value)
 
 
 def test_a_folder_without_a_complete_run_is_refused(centre: Path, tmp_path: Path) -> None:

@@ -69,7 +69,13 @@ def test_the_demo_ends_with_a_table_a_picture_and_no_process(tmp_path: Path) -> 
     assert processes_of(tmp_path / "demo") == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGINT, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, id="terminated", marks=pytest.mark.long),
+    ],
+)
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, how: signal.Signals) -> None:
     process = demo(tmp_path / "demo")
     assert process.stderr is not None

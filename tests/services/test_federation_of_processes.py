@@ -1,27 +1,26 @@
-"""One aggregator and three agents as real processes over mutual TLS, compared with the simulator."""
+"""One aggregator and its agents as real processes over mutual TLS, compared with the simulator."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from common.metrics import Metric
 from lab.local_federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN
 from tests.services.outcome import assert_same_as_simulated
-from tests.services.studies import run_through, small_study
+from tests.services.studies import SmallStudy, run_through, small_study
 
 
-@pytest.mark.parametrize("plan", [BINARY_PLAN, SURVIVAL_PLAN], ids=["binary", "survival"])
-def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path, plan: str) -> None:
-    study = small_study(tmp_path, plan)
+def assert_processes_give_what_the_simulator_gives(
+    folder: Path, study: SmallStudy, database: str = ""
+) -> None:
+    """Models bit for bit, scores to the last digit, and every process ends as asked."""
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with LocalFederation(folder / "federation", aggregator_toml=database) as federation:
         status = run_through(federation, study)
         assert status.phase == "complete", status
         assert_same_as_simulated(federation, study, status, simulated)
-        assert [entry.round for entry in status.history] == [1, 2, 3]
+        assert [entry.round for entry in status.history] == list(range(1, study.rounds + 1))
         scores = {(s.site, s.model, s.metric): s.value for s in status.scores if s.HasField("value")}
         expected = {
             (s.site, s.model, s.result.name): s.result.value
@@ -31,17 +30,20 @@ def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_p
         assert scores
         assert all(scores[key] == expected[key] for key in scores if key[1] != "fine_tuned")
         assert {model for _, model, _ in scores} == {"personal", "global", "fine_tuned"}
-        exit_codes = [federation.stop(name) for name in ("a", "b", "c", "aggregator")]
-        assert exit_codes == [0, 0, 0, 0]
+        names = [*(site.name for site in study.sites), "aggregator"]
+        assert {name: federation.stop(name) for name in names} == dict.fromkeys(names, 0)
 
 
-def test_with_postgresql_the_models_are_the_same(tmp_path: Path, postgres_url: str) -> None:
-    study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=2)
+def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path) -> None:
+    assert_processes_give_what_the_simulator_gives(tmp_path, small_study(tmp_path, BINARY_PLAN))
+    assert list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))
+
+
+def test_a_survival_study_kept_in_postgresql_gives_the_simulators_models_bit_for_bit(
+    tmp_path: Path, postgres_url: str
+) -> None:
     secret = tmp_path / "database.url"
     secret.write_text(postgres_url + "\n")
-    database = f'[database]\nurl_file = "{secret}"\n'
-    with LocalFederation(tmp_path / "federation", aggregator_toml=database) as federation:
-        status = run_through(federation, study)
-        assert status.phase == "complete", status
-        assert_same_as_simulated(federation, study, status, study.simulated())
-        assert not list((federation.aggregator_folder / "state").glob("*.db"))
+    study = small_study(tmp_path, SURVIVAL_PLAN, {"a": 160, "b": 120}, rounds=2)
+    assert_processes_give_what_the_simulator_gives(tmp_path, study, f'[database]\nurl_file = "{secret}"\n')
+    assert not list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from common.contract.v1 import operator_pb2 as pb
 from common.errors import StateError
 from lab.local_federation import LocalFederation, command_path
 from tests.lab.conftest import BINARY_PLAN
-from tests.services.studies import assemble, run_through, small_study
+from tests.services.studies import SmallStudy, assemble, run_through, small_study
 
 PLANTED = "QX7731PLANTED"
 PLAN = BINARY_PLAN.replace("[model]", '[data]\npatient = "patient"\n[model]')
@@ -33,40 +37,72 @@ def files_that_hold_it(folder: Path) -> list[str]:
     ]
 
 
-def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(tmp_path: Path) -> None:
-    study = small_study(tmp_path, PLAN, {"a": 90, "b": 80}, rounds=2)
-    for site in study.sites:
-        plant(site.data)
-    folder = tmp_path / "federation"
-    with LocalFederation(folder, log_level="debug") as federation:
-        assert run_through(federation, study).phase == "complete"
-        for site in study.sites:
-            for command in (["status"], ["outbox"], ["studies"], ["doctor"], ["check-data", str(study.plan)]):
-                assert PLANTED not in federation.site(site.name, *command)
-        assert PLANTED not in federation.aggregator("status", "--json")
-    assert (folder / "logs" / "a.log").stat().st_size > 0
-    assert files_that_hold_it(folder) == []
+@dataclass(frozen=True)
+class Ended:
+    """A federation whose study is over: an identifier is in every row of a, b and c, and c has a bad cell."""
+
+    federation: LocalFederation
+    study: SmallStudy
+    status: pb.StudyStatus
 
 
-def test_a_file_with_a_bad_cell_fails_its_site_only_and_never_quotes_the_cell(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    folder = tmp_path_factory.mktemp("planted")
     plan = PLAN.replace("[rounds]\n", "[rounds]\nquorum = 2\ndeadline_minutes = 0.1\n")
-    study = small_study(tmp_path, plan, {"a": 90, "b": 80, "c": 70}, rounds=1)
+    study = small_study(folder, plan, {"a": 90, "b": 80, "c": 70}, rounds=2)
     for site in study.sites:
         plant(site.data, bad_cell=site.name == "c")
-    folder = tmp_path / "federation"
-    with LocalFederation(folder, log_level="debug") as federation:
-        status = run_through(federation, study)
-        assert status.phase == "complete"
-        (excluded,) = (member for member in status.members if member.site == "c")
-        assert excluded.membership == "excluded"
-        assert excluded.reason
-        with pytest.raises(StateError) as failure:
-            federation.site("c", "check-data", str(study.plan))
-        assert "a:" in str(failure.value)
-        assert PLANTED not in str(failure.value)
-    assert files_that_hold_it(folder) == []
+    with LocalFederation(folder / "federation", log_level="debug") as federation:
+        yield Ended(federation, study, run_through(federation, study))
 
 
+@pytest.mark.xdist_group("planted")  # one federation for both
+def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(ended: Ended) -> None:
+    assert ended.status.phase == "complete"
+    federation = ended.federation
+    for name in ("a", "b"):
+        for command in (
+            ["status"],
+            ["outbox"],
+            ["studies"],
+            ["doctor"],
+            ["check-data", str(ended.study.plan)],
+        ):
+            assert PLANTED not in federation.site(name, *command)
+    assert PLANTED not in federation.aggregator("status", "--json")
+    assert (federation.directory / "logs" / "a.log").stat().st_size > 0
+    assert files_that_hold_it(federation.directory) == []
+
+
+@pytest.mark.xdist_group("planted")
+def test_a_file_with_a_bad_cell_fails_its_site_only_and_never_quotes_the_cell(ended: Ended) -> None:
+    assert ended.status.phase == "complete"
+    (excluded,) = (member for member in ended.status.members if member.site == "c")
+    assert excluded.membership == "excluded"
+    assert excluded.reason
+    with pytest.raises(StateError) as failure:
+        ended.federation.site("c", "check-data", str(ended.study.plan))
+    assert "a:" in str(failure.value)
+    assert PLANTED not in str(failure.value)
+    assert files_that_hold_it(ended.federation.directory) == []
+
+
+def something_waits(federation: LocalFederation, site: str) -> bool:
+    """Whether an item of the outbox waits for a person, as its file says."""
+    items = (federation.site_folder(site) / "state" / "outbox").glob("[!.]*/status.json")
+    return any(json.loads(item.read_bytes())["state"] == "waiting_review" for item in items)
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(timeout=0.1)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@pytest.mark.long
 def test_in_review_mode_nothing_leaves_before_a_named_person_releases_it(tmp_path: Path) -> None:
     study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=1)
     with LocalFederation(tmp_path / "federation", egress="review") as federation:
@@ -81,12 +117,13 @@ def test_in_review_mode_nothing_leaves_before_a_named_person_releases_it(tmp_pat
             stdout=subprocess.DEVNULL,
         )
         try:
-            while watching.poll() is None:
+            while not has_ended(watching):
                 for site in study.sites:
+                    if not something_waits(federation, site.name):
+                        continue
                     waiting = federation.waiting_for_review(site.name)
-                    if waiting:
-                        federation.site(site.name, "release", *waiting, "--approver", "reviewer")
-                        released += len(waiting)
+                    federation.site(site.name, "release", *waiting, "--approver", "reviewer")
+                    released += len(waiting)
         finally:
             watching.kill()
             watching.wait()

@@ -12,6 +12,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from aggregator.config import AggregatorConfig
 from aggregator.state_layout import make_store
 from common.deletion import Trust, read_deletion
@@ -62,6 +64,7 @@ def rounds_stored(federation: LocalFederation, study: SmallStudy) -> list[str]:
     return [task for task in tasks if task.startswith("round-")]
 
 
+@pytest.mark.long
 def test_the_guide_on_backup_update_and_deletion_works_as_written(tmp_path: Path) -> None:
     study = small_study(tmp_path, sites={"a": 90, "b": 70}, rounds=3)
     simulated = study.simulated()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import grpc
 
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import bundles_pb2, bundles_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
 from common.contract.v1 import federation_pb2 as pb
 from common.contract.v1.federation_pb2_grpc import (

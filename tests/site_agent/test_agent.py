@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.durable_files import write_durably
 from common.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import sha256_hex
 from common.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.answers import answer_digest
+from common.answer_names import answer_digest
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import SiteDataset
 from common.errors import DataError

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from common.algorithm.aggregation import SiteParameters
-from common.answers import layout_digest, rule_content_of
+from common.answer_names import layout_digest
+from common.answers import rule_content_of
 from common.contract.v1 import federation_pb2 as pb
 from common.data.site_dataset import MissingCount, SiteDataset
 from common.disclosure import rounded_count
