@@ -31,7 +31,7 @@ ROLE ?= site
 # One thread per process: results are the same bits everywhere, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -121,7 +121,10 @@ images: ## container images of aggregator, site agent and lab
 	done
 
 compose-test: $(READY) images ## the images and docker-compose.yml for real, containers killed on the way (minutes)
-	FEDMAP_VERSION="$(VERSION)" $(BIN)/pytest -m containers tests/containers
+	FEDMAP_VERSION="$(VERSION)" IMAGE_OPTIONS="$(IMAGE_OPTIONS)" $(BIN)/pytest -m containers tests/containers
+
+install-test: $(READY) ## the guides' plain-Python installation as written, in folders of its own (minutes; needs root)
+	$(BIN)/pytest -s tests/deploy/plain_installation.py
 
 offline-kit: $(READY) ## one archive that installs without a network; ROLE=aggregator for the centre's (minutes)
 	$(MAKE) images IMAGES="$(if $(filter site,$(ROLE)),site:site_agent,$(ROLE):$(ROLE))"

@@ -37,6 +37,7 @@ from aggregator.cli_studies import POLL_SECONDS, study_app
 from aggregator.cli_upkeep import backup_command, deletion_app, purge_command, restore_command
 from common.errors import UnreachableError
 from common.program_end import run_program
+from common.program_version import version_option
 
 app = typer.Typer(
     help="The federation's centre: one command to set up, one to serve, the rest to lead studies.",
@@ -44,6 +45,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(version_option)
 audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
 app.add_typer(study_app, name="study")
 app.add_typer(round_app, name="round")

@@ -92,6 +92,10 @@ def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime
     yield from _guarded("state folder", lambda: doctor_machine.state_folder(state))
     if not state.is_dir() or not os.access(state, os.R_OK | os.X_OK):
         return  # nothing in it could be looked at
+    restored = tuple(_guarded("restore", lambda: doctor_machine.restored(config)))
+    if restored:
+        yield from restored
+        return  # what is half there would only raise further alarms
     yield from _guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib))
     yield from _guarded("clock", lambda: doctor_machine.clock(state, now))
     yield from _guarded("certificates", lambda: doctor_identity.certificates(config, now))

@@ -20,7 +20,7 @@ from aggregator.config import NOT_THERE, AggregatorConfig, host_of, port_of
 from aggregator.doctor_check import Check, failed, fine, warned
 from aggregator.operator_profile import OperatorProfile
 from common.durable_files import try_writing
-from common.errors import FedmapError, StorageError
+from common.errors import FedmapError, StateError, StorageError
 from common.listening import bind_fault
 from common.telemetry import is_telemetry
 
@@ -55,6 +55,16 @@ def state_folder(state: Path) -> Iterator[Check]:
         )
     else:
         yield fine("state folder", f"{state} is private")
+
+
+def restored(config: AggregatorConfig) -> Iterator[Check]:
+    """Says nothing unless a restore was interrupted: half a state folder is not served."""
+    from aggregator.state_layout import check_restored
+
+    try:
+        check_restored(config)
+    except StateError as error:
+        yield failed("restore", error.message, error.hint)
 
 
 def disk_space(

@@ -20,6 +20,7 @@ from common.errors import FedmapError
 from common.metrics import Metric, SkippedMetric, metric_label, shortfall
 from common.plan import load_plan
 from common.program_end import run_program
+from common.program_version import version_option
 from lab.cli_compare import compare_command
 from lab.cli_compose import compose_app
 from lab.cli_federations import demo_command, leave_one_out_command
@@ -37,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(version_option)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 app.command("explain")(explain_command)

@@ -12,6 +12,7 @@ import os
 import typer
 
 from common.program_end import run_program
+from common.program_version import version_option
 from site_agent.cli_bundle_care import card_command, remove_command, trust_command, withdrawals_command
 from site_agent.cli_bundle_fetch import fetch_command
 from site_agent.cli_bundle_serve import serve_bundles_command
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(version_option)
 app.command("enrol")(enrol_command)
 app.command("doctor")(doctor_command)
 app.command("check-config")(check_config_command)

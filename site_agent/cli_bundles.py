@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import FedmapError
+from common.errors import FedmapError, StateError
 from site_agent.cli_output import (
     DEFAULT_CONFIG,
+    MOUNTED_CONFIG,
     Config,
     Json,
     JsonValue,
@@ -80,7 +81,6 @@ def open_store(store: Path | None, config: Path) -> BundleStore:
 
 def refuse_if_withdrawn(shelf: BundleStore, reference: str) -> None:
     """`StateError` where the list that is known here names this NAME-VERSION."""
-    from common.errors import StateError
     from site_agent.bundle_records import split_reference
 
     named, lists = split_reference(reference), shelf.trust.withdrawals()
@@ -95,8 +95,9 @@ def refuse_if_withdrawn(shelf: BundleStore, reference: str) -> None:
 
 
 def settings_if_any(config: Path) -> SiteConfig | None:
-    """None only where the file is the default one and is not there; a file that was named must be."""
-    return None if config == DEFAULT_CONFIG and not config.exists() else load_config(config)
+    """None only where the file has a usual place and is not there; a file that a person named must be."""
+    usual = config in (DEFAULT_CONFIG, MOUNTED_CONFIG)
+    return None if usual and not config.exists() else load_config(config)
 
 
 def now_ms() -> int:
@@ -262,5 +263,12 @@ def day(unix_ms: int) -> str:
 
 def _users_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME", "")
-    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
-    return home / "fedmap" / "bundles"
+    if Path(base).is_absolute():
+        return Path(base) / "fedmap" / "bundles"
+    try:
+        return Path.home() / ".local" / "share" / "fedmap" / "bundles"
+    except RuntimeError as error:
+        raise StateError(
+            "this account has no home folder in which bundles could be kept",
+            hint=f"Name a folder with --store, or with {STORE_VARIABLE}.",
+        ) from error

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CONFIG_VARIABLE = "FEDMAP_SITE_CONFIG"
 DEFAULT_CONFIG = Path("site.toml")
+MOUNTED_CONFIG = Path("/etc/fedmap/site.toml")
+"""Where the container's image, by FEDMAP_SITE_CONFIG, and the systemd unit look for it."""
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 

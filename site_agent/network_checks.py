@@ -27,6 +27,7 @@ from site_agent.findings import Finding, failed, passed
 SECONDS = 10.0
 _EXPIRED, _NOT_YET = 10, 9  # OpenSSL's X509_V_ERR_ numbers
 _OTHER_NAME = frozenset({62, 64})  # host name, IP address
+_LOGIN = frozenset({401, 407})  # 407 is the standard's; some proxies say 401 to a wrong password
 _INSPECTION = (
     "If a device on the way inspects TLS, ask the network team for an exception for this host and port. If "
     "the operator changed the authority, enrol again, or set [aggregator] ca_bundle."
@@ -127,7 +128,9 @@ def _through(route: Route, host: str, port: int) -> socket.socket:
     if status == 200:
         return connection
     connection.close()
-    if status == 407:
+    if status in _LOGIN and proxy.username is not None:
+        hint = "It does not take the login: correct user and password in the file that proxy_file names."
+    elif status in _LOGIN:
         hint = "It wants a login: put http://user:password@host:port into a file and name it as proxy_file."
     else:
         hint = f"Ask the network team to allow CONNECT to {host}:{port}."

@@ -30,6 +30,7 @@ SITE = Role(
     files=MappingProxyType(
         {
             "LICENSE": "LICENSE",
+            "NOTICE": "NOTICE",
             "deploy/site_agent/config.toml": "config/site.toml",
             "deploy/site_agent/config.container.toml": "config/site.container.toml",
             "deploy/site_agent/config.full.toml": "config/site.full.toml",
@@ -55,6 +56,7 @@ AGGREGATOR = Role(
     files=MappingProxyType(
         {
             "LICENSE": "LICENSE",
+            "NOTICE": "NOTICE",
             "deploy/aggregator/config.toml": "config/aggregator.toml",
             "deploy/aggregator/config.full.toml": "config/aggregator.full.toml",
             "deploy/aggregator/fedmap-aggregator.service": "systemd/fedmap-aggregator.service",

@@ -19,6 +19,7 @@ from common.data.cohort_directory import SiteEntry, read_cohort_directory
 from common.errors import DataError
 from common.plan import load_plan
 from common.program_end import run_program
+from common.program_version import version_option
 from common.study_terms import StudyTerms
 from integrations.flower.flower_commands import LOCAL, FlowerRun, run_to_its_end, simulation_superlink
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.callback()(version_option)
 say = Console(stderr=True)
 Plan = Annotated[Path, typer.Argument(help="The study plan (TOML).")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds. Default: the plan's.")]

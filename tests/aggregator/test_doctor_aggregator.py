@@ -19,6 +19,7 @@ from aggregator.doctor import examine, report_json
 from aggregator.doctor_check import Check
 from aggregator.initialise import PkiPaths, initialise, names_host, pki_paths
 from aggregator.operator_profile import profile_text, read_profile
+from aggregator.state_layout import restoring_mark
 from common.pki import CertificateAuthority, Identity, key_pem, new_key
 from common.service_config import read_config
 
@@ -325,3 +326,15 @@ def test_the_json_report_carries_the_worst_status(config_path: Path, pki: PkiPat
 )
 def test_a_host_is_covered_as_tls_compares_names(names: tuple[str, ...], host: str, good: bool) -> None:
     assert names_host(names, host) is good
+
+
+def test_a_restore_that_was_interrupted_is_named_before_anything_that_follows_from_it(
+    config_path: Path,
+) -> None:
+    config = read_config(config_path, AggregatorConfig)
+    restoring_mark(config.server.state).touch()
+    pki_paths(config).server_key.unlink()  # half a state folder
+    found = examine(config_path, None, the_time())
+    assert [(check.name, check.status) for check in found if check.status != "ok"] == [("restore", "fail")]
+    assert "was interrupted" in found[-1].finding
+    assert "fedmap-aggregator restore" in found[-1].next_step

@@ -21,6 +21,7 @@ class Centre:
     engine: Engine
     prefix: str
     folder: Path
+    more: str = ""  # further sections of aggregator.toml; the files that they name are in folder/centre
 
     @property
     def network(self) -> str:
@@ -56,11 +57,17 @@ class Centre:
         self.engine.run("network", "create", "--internal", self.network)
         self.engine.run("volume", "create", self.volume)
         config = self.folder / "centre"
-        config.mkdir()
-        (config / "aggregator.toml").write_text(CONFIG)
+        config.mkdir(exist_ok=True)
+        (config / "aggregator.toml").write_text(CONFIG + self.more)
         for path in (config, config / "aggregator.toml"):
             path.chmod(0o755)
         self.engine.run("run", "--rm", "--network", "none", *self._setting(), IMAGES["aggregator"], "init")
+
+    def new_study(self, plan: str) -> str:
+        """A study of every site that is enrolled, up for approval. The digest of its terms."""
+        (self.folder / "centre" / "plan.toml").write_text(plan)
+        created = self.command("study", "create", "/etc/fedmap/plan.toml")
+        return str(created["terms_digest"])
 
     def joining_file(self) -> str:
         shown = ("python", "-c", "print(open('/var/lib/fedmap/state/pki/joining.pem').read())")
@@ -78,8 +85,8 @@ class Centre:
 
 
 @contextmanager
-def running_centre(engine: Engine, folder: Path) -> Iterator[Centre]:
-    centre = Centre(engine, f"fedmap-test-{uuid.uuid4().hex[:8]}", folder)
+def running_centre(engine: Engine, folder: Path, more: str = "") -> Iterator[Centre]:
+    centre = Centre(engine, f"fedmap-test-{uuid.uuid4().hex[:8]}", folder, more)
     try:
         centre.initialise()
         centre.start()

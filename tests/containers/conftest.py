@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.containers.engine import IMAGES, Engine, find_engine
+from tests.containers.engine import IMAGES, ROOT, Engine, find_engine
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +13,9 @@ def engine() -> Engine:
     if missing:
         pytest.fail(f"{', '.join(missing)}: not built; run `make images` or `make compose-test`")
     return found
+
+
+@pytest.fixture(scope="session")
+def tools(engine: Engine) -> str:
+    """The image of tests/containers/tools: programs of others that tests put beside ours."""
+    return engine.build(ROOT / "tests" / "containers" / "tools", "fedmap-test-tools:latest")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -45,12 +46,18 @@ class Engine:
         return done
 
     def try_run(self, *arguments: str | Path) -> Done:
-        return _finished([self.program, *map(str, arguments)])
+        return finished([self.program, *map(str, arguments)])
 
     def inside(self, image: str, code: str) -> str:
         """What a piece of Python prints in a hardened container of the image, without any network."""
         options = ("--rm", "--network", "none", *self.hardened, "--entrypoint", "python")
         return self.run("run", *options, IMAGES[image], "-c", code).stdout
+
+    def build(self, folder: Path, reference: str, *options: str) -> str:
+        """An image of a test's own, with the options that `make images` is given. Its name."""
+        given = shlex.split(os.environ.get("IMAGE_OPTIONS", ""))
+        self.run("build", *given, *options, "--tag", reference, folder)
+        return reference
 
     def inspect(self, what: str) -> Any:
         return json.loads(self.run("inspect", what).stdout)[0]
@@ -71,7 +78,7 @@ class Engine:
 
     def compose(self, folder: Path, project: str, *arguments: str, **settings: str) -> Done:
         """One compose command in a folder, under a project name of the test's own."""
-        done = _finished(
+        done = finished(
             [*self.compose_program, "--project-name", project, *arguments],
             cwd=folder,
             env={**os.environ, "COMPOSE_PROJECT_NAME": project, **settings},
@@ -98,7 +105,7 @@ def find_engine() -> Engine:
     """What this machine has; a test that was asked for and cannot run fails, and says why."""
     if shutil.which("podman") and shutil.which("podman-compose"):
         return Engine("podman", ("podman-compose",))
-    if shutil.which("docker") and _finished(["docker", "compose", "version"]).returncode == 0:
+    if shutil.which("docker") and finished(["docker", "compose", "version"]).returncode == 0:
         return Engine("docker", ("docker", "compose"))
     pytest.fail("these tests need podman with podman-compose, or docker with its compose plugin")
 
@@ -112,7 +119,7 @@ def wait_until(holds: Callable[[], bool], seconds: float, what: str, why: Callab
         time.sleep(LOOK_SECONDS)
 
 
-def _finished(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> Done:
+def finished(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> Done:
     """To its end. Output goes through a file: containers that live on may keep a pipe open."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         code = subprocess.run(

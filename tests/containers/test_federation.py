@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.containers.engine import ROOT, Engine, wait_until
 
@@ -30,6 +31,12 @@ try:
     print("yes")
 except OSError:
     print("no")
+"""
+TARGETS = """
+import json, urllib.request
+with urllib.request.urlopen("http://localhost:9090/api/v1/targets") as answer:
+    targets = json.load(answer)["data"]["activeTargets"]
+print(json.dumps({target["labels"]["instance"].partition(":")[0]: target["health"] for target in targets}))
 """
 
 
@@ -192,6 +199,39 @@ def test_no_token_and_no_key_is_in_a_log(federation: Federation) -> None:
     told = federation.story()
     assert "PRIVATE KEY" not in told
     assert '"token"' not in told
+
+
+def test_prometheus_of_the_monitoring_profile_scrapes_every_service(
+    federation: Federation, tools: str
+) -> None:
+    """Debian's Prometheus in place of the public image, with the command, mounts and networks of the file."""
+    engine, profile = federation.engine, ("--profile", "monitoring")
+    settings = {**SETTINGS, "FEDMAP_PROMETHEUS_IMAGE": tools}
+    engine.compose(
+        ROOT, federation.project, *profile, "up", "--detach", "--no-build", "prometheus", **settings
+    )
+    name = federation.container("prometheus")
+    try:
+        engine.run("exec", name, "promtool", "check", "config", "/etc/prometheus/prometheus.yml")
+        expected = dict.fromkeys(("aggregator", "site-a", "site-b", "site-c"), "up")
+
+        def scraped() -> bool:
+            found = json.loads(engine.run("exec", name, "python", "-c", TARGETS).stdout)
+            return bool(found == expected)
+
+        wait_until(scraped, STEP_SECONDS, "scraped federation", federation.story)
+    finally:
+        engine.run("rm", "--force", name)
+
+
+def test_the_monitoring_profile_is_whole(federation: Federation) -> None:
+    """Grafana's image is not to be had in every place where tests run: its part is read, not started."""
+    printed = federation.engine.compose(ROOT, federation.project, "--profile", "monitoring", "config").stdout
+    services = yaml.safe_load(printed)["services"]
+    assert {"prometheus", "grafana"} <= services.keys()
+    for name in ("prometheus", "grafana"):
+        sources = [str(volume).partition(":")[0] for volume in services[name]["volumes"]]
+        assert all((ROOT / source).is_dir() for source in sources if source.startswith((".", "/")))
 
 
 def test_a_second_up_after_a_stop_goes_on_and_prints_the_same_table(federation: Federation) -> None:

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.containers.centre import READY_WITHIN_SECONDS, Centre, running_centre
-from tests.containers.engine import IMAGES, ROOT, Engine, wait_until
+from tests.containers.centre import READY_WITHIN_SECONDS, running_centre
+from tests.containers.engine import IMAGES, Engine, wait_until
+from tests.containers.hospital import SITE, Hospital, container_steps, readme_block, running_hospital
+from tests.services.guide_pages import console_lines
 
 pytestmark = pytest.mark.containers
 
-DEPLOY = ROOT / "deploy" / "site_agent"
-FILES = ("--file", "docker-compose.yml", "--file", "network.yml")
-SETTINGS = {"FEDMAP_UID": "12345", "FEDMAP_GID": "12345", "FEDMAP_IMAGE": IMAGES["site"]}
 STOPS_WITHIN_SECONDS = 10.0
 REACHED = """
 import json, socket, sys
-def reached(host, port):
+def reached(place):
+    host, _, port = place.rpartition(":")
     try:
-        socket.create_connection((host, port), timeout=3).close()
+        socket.create_connection((host, int(port)), timeout=3).close()
         return True
     except OSError:
         return False
-print(json.dumps({name: reached(*at) for name, at in
-  {"aggregator": ("aggregator", 8443), "outside": ("192.0.2.1", 443), "host": (sys.argv[1], 22)}.items()}))
+print(json.dumps([reached(place) for place in sys.argv[1:]]))
 """
 WRITTEN = """
 import json, os, pathlib
@@ -46,76 +44,79 @@ print(json.dumps({"refused": [p for p in ("/", "/data", "/etc/fedmap", "/opt/fed
 """
 
 
-@dataclass(frozen=True)
-class Hospital:
-    """A folder as hospital IT has it: the compose file, `config` and `data`."""
-
-    engine: Engine
-    centre: Centre
-    folder: Path
-
-    def compose(self, *arguments: str) -> str:
-        return self.engine.compose(self.folder, self.project, *FILES, *arguments, **SETTINGS).stdout
-
-    @property
-    def project(self) -> str:
-        return f"{self.centre.prefix}-site"
-
-    @property
-    def container(self) -> str:
-        labels = (self.project, "agent")
-        keys = ("com.docker.compose.project", "com.docker.compose.service")
-        wanted = [f"--filter=label={key}={label}" for key, label in zip(keys, labels, strict=True)]
-        (name,) = self.engine.run("ps", "--all", *wanted, "--format", "{{.Names}}").stdout.split()
-        return name
-
-    def inside(self, code: str, *arguments: str) -> Any:
-        return json.loads(self.engine.run("exec", self.container, "python", "-c", code, *arguments).stdout)
-
-    def wait_until_healthy(self, healthy: bool = True) -> None:
-        wait_until(
-            lambda: self.engine.healthy(self.container) is healthy,
-            READY_WITHIN_SECONDS,
-            "healthy agent" if healthy else "unhealthy agent",
-            lambda: self.engine.logs(self.container),
-        )
-
-
 @pytest.fixture(scope="module")
 def hospital(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
-    """Enrolled by the commands of the compose file's own header, and running."""
     folder = tmp_path_factory.mktemp("hospital")
-    with running_centre(engine, folder) as centre:
-        site = Hospital(engine, centre, folder)
-        config, data = folder / "config", folder / "data"
-        config.mkdir()
-        data.mkdir()
-        shutil.copy(DEPLOY / "docker-compose.yml", folder)
-        shutil.copy(DEPLOY / "policy.toml", config)
-        sample = (DEPLOY / "config.container.toml").read_text()
-        (config / "site.toml").write_text(sample.replace("aggregator.example.org", "aggregator"))
-        (config / "joining.pem").write_text(centre.joining_file())
-        (data / "patients.csv").write_text("age,sex\n50,F\n")
-        (folder / "network.yml").write_text(
-            f"networks:\n  default:\n    name: {centre.network}\n    external: true\n"
+    with running_centre(engine, folder) as centre, running_hospital(centre, folder) as site:
+        yield site
+
+
+def test_the_commands_of_the_guide_lead_from_an_invitation_to_a_running_agent(hospital: Hospital) -> None:
+    """They have succeeded; this is what they said."""
+    enrol, doctor, studies, approve, dry_run, up, status = container_steps()
+    assert f"{SITE} is enrolled." in hospital.printed[enrol]
+    verdicts = [line.split()[0] for line in hospital.printed[doctor].splitlines() if line[:1].strip()]
+    assert verdicts == ["ok"] * 11
+    assert "Before you approve iron:" in hospital.printed[studies]
+    assert "takes part in iron, approved by Data protection" in hospital.printed[approve]
+    assert "Nothing was sent." in hospital.printed[dry_run]
+    assert up.endswith("up --detach")
+    assert re.search(r"^agent +running, connected since", hospital.printed[status], re.MULTILINE)
+
+
+def test_the_readme_of_the_deploy_folder_gives_the_same_commands() -> None:
+    given = [line for line in readme_block("mkdir -p fedmap/config") if line.startswith("docker ")]
+    assert [line for line in container_steps() if "dry-run" not in line] == given
+
+
+@pytest.fixture
+def neighbour(hospital: Hospital) -> Iterator[str]:
+    """host:port of a program that listens in the engine's usual network, which leads outside."""
+    engine, name = hospital.engine, f"{hospital.project}-neighbour"
+    serving = ("--entrypoint", "python", IMAGES["site"], "-m", "http.server", "8000")
+    try:
+        engine.run("run", "--detach", "--name", name, *serving)
+        place = f"{engine.inspect(name)['NetworkSettings']['IPAddress']}:8000"
+        asked = ("run", "--rm", "--entrypoint", "python", IMAGES["site"], "-c", REACHED, place)
+        wait_until(
+            lambda: json.loads(engine.run(*asked).stdout) == [True],
+            60,
+            "neighbour",
+            lambda: engine.logs(name),
         )
-        for path in (config, data, *config.iterdir(), *data.iterdir()):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        invited = centre.command("invite", "my-hospital", "--tier", "1")
-        secrets = ("--ca-fingerprint", invited["ca_fingerprint"], "--token", invited["token"])
-        try:
-            site.compose("run", "--rm", "agent", "enrol", "--joining", "/etc/fedmap/joining.pem", *secrets)
-            site.compose("up", "--detach")
-            site.wait_until_healthy()
-            yield site
-        finally:
-            engine.remove_project(folder, site.project, *FILES, **SETTINGS)
+        yield place
+    finally:
+        engine.try_run("rm", "--force", "--time", "0", name)
 
 
-def test_the_agent_reaches_the_aggregator_and_nothing_else(hospital: Hospital) -> None:
-    networks = hospital.engine.inspect(hospital.container)["NetworkSettings"]["Networks"]
-    gateway = networks[hospital.centre.network]["Gateway"] or "192.0.2.2"
-    assert hospital.inside(REACHED, gateway) == {"aggregator": True, "outside": False, "host": False}
+@pytest.fixture
+def listening_host() -> Iterator[int]:
+    """A port of this machine that answers on all its addresses."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_the_agent_reaches_the_aggregator_and_no_other_network(hospital: Hospital, neighbour: str) -> None:
+    places = ("aggregator:8443", neighbour, "192.0.2.1:443", "fedmap.example.org:443")
+    assert hospital.inside(REACHED, *places) == [True, False, False, False]
+
+
+def test_the_rule_of_the_guide_closes_the_container_host_to_the_agent(
+    hospital: Hospital, listening_host: int
+) -> None:
+    """Without it an engine's bridge lets every container reach its own host, internal network or not."""
+    if hospital.engine.program != "podman":
+        pytest.skip("how docker names its bridges is not known here")
+    (rule,) = [line for line in console_lines("hospital-it.md") if line.startswith("iptables ")]
+    network = hospital.engine.inspect(hospital.centre.network)
+    host = f"{network['subnets'][0]['gateway']}:{listening_host}"
+    closing = rule.replace("BRIDGE", network["network_interface"])
+    assert hospital.inside(REACHED, "aggregator:8443", host) == [True, True]
+    subprocess.run(closing.split(), check=True)
+    try:
+        assert hospital.inside(REACHED, "aggregator:8443", host) == [True, False]
+    finally:
+        subprocess.run(closing.replace(" -I ", " -D ").split(), check=True)
 
 
 def test_the_agent_writes_to_its_state_alone_and_keeps_that_private(hospital: Hospital) -> None:

@@ -10,6 +10,8 @@ from tests.containers.engine import IMAGES, VERSION, Engine
 
 pytestmark = pytest.mark.containers
 
+COPYLEFT = {"aggregator": "LGPL-3.0-only", "site": "GPL-3.0-or-later", "lab": "GPL-3.0-or-later"}
+"""What an image brings along beside permissive licences: see NOTICE."""
 FOUND = """
 import importlib.util, json, sys
 print(json.dumps([n for n in sys.argv[1:] if importlib.util.find_spec(n) is not None]))
@@ -66,7 +68,7 @@ def test_torch_is_the_cpu_build_of_the_pinned_version(engine: Engine, image: str
 def test_labels_and_the_user_are_set(engine: Engine, image: str) -> None:
     config = engine.inspect(IMAGES[image])["Config"]
     labels = {key.rpartition(".")[2]: value for key, value in config["Labels"].items()}
-    assert (labels["title"], labels["licenses"]) == (f"fedmap-{image}", "Apache-2.0")
+    assert (labels["title"], labels["licenses"]) == (f"fedmap-{image}", f"Apache-2.0 AND {COPYLEFT[image]}")
     assert labels["version"] == VERSION
     assert len(labels["revision"]) == 40 or labels["revision"] == "unknown"
     assert config["User"] == "65532:65532"

@@ -1,7 +1,8 @@
 """Runs commands on this machine as if it had no network: a namespace with loopback and no other interface.
 
 /opt, /srv, /etc, /var/lib, /run and /dev/shm are private copies or empty, so commands that install things can
-be run as a page has them, and nothing of this machine's caches or images is within reach. Needs root.
+be run as a page has them, and nothing of this machine's caches or images is within reach. `WithNetwork` is
+the same with the machine's own network, and with what /opt holds beneath. Needs root.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ENTER = """
-ip link set lo up
-for place in opt srv etc var/lib; do mount --bind "$SCRATCH/$place" "/$place"; done
+for place in srv etc var/lib; do mount --bind "$SCRATCH/$place" "/$place"; done
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 cd "$SCRATCH/work"
 """
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STORAGE = """[storage]
 driver = "overlay"
 graphroot = "{scratch}/containers"
@@ -40,6 +41,9 @@ class Outcome:
 class LoopbackOnly:
     """A folder that plays the machine. Each `run` enters a new namespace; what is on disk stays."""
 
+    _namespaces: tuple[str, ...] = ("--net", "--mount")
+    _enter = 'ip link set lo up\nmount --bind "$SCRATCH/opt" /opt\n' + _ENTER
+
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         self.work = scratch / "work"
@@ -51,12 +55,12 @@ class LoopbackOnly:
     def run(self, commands: list[str], timeout: float) -> list[Outcome]:
         """All in one shell, one after another, whatever each of them says."""
         answers = self.scratch / "answers"
-        lines = ["set -u", _ENTER]
+        lines = ["set -u", self._enter]
         for number, command in enumerate(commands):
             name = f'"$SCRATCH/answers/{number}'
             lines.append(f'{{ {command}\n}} >{name}.out" 2>{name}.err"; echo $? >{name}.code"')
         done = subprocess.run(
-            ["unshare", "--net", "--mount", "bash", "-c", "\n".join(lines)],
+            ["unshare", *self._namespaces, "bash", "-c", "\n".join(lines)],
             env=self._environment(),
             capture_output=True,
             text=True,
@@ -80,9 +84,26 @@ class LoopbackOnly:
         kept = {name: os.environ[name] for name in ("CONTAINERS_CONF",) if name in os.environ}
         return {
             **kept,
-            "PATH": f"{python}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{python}:{_SYSTEM_PATH}",
             "HOME": str(self.scratch / "home"),
             "LANG": "C.UTF-8",
             "SCRATCH": str(self.scratch),
             "CONTAINERS_STORAGE_CONF": str(self.scratch / "storage.conf"),
         }
+
+
+class WithNetwork(LoopbackOnly):
+    """The same folders, with the network and the settings of this shell: what pip needs to fetch packages.
+
+    Python is the system's: one in somebody's home is closed to the accounts that an installation makes.
+    """
+
+    _namespaces = ("--mount",)
+    _enter = (
+        'mkdir -p "$SCRATCH/beside"\n'
+        'mount -t overlay overlay -o "lowerdir=/opt,upperdir=$SCRATCH/opt,workdir=$SCRATCH/beside" /opt\n'
+    ) + _ENTER
+
+    def _environment(self) -> dict[str, str]:
+        known = {name: value for name, value in os.environ.items() if not name.startswith("FEDMAP_")}
+        return {**known, "PATH": _SYSTEM_PATH, "SCRATCH": str(self.scratch)}

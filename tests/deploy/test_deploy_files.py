@@ -68,6 +68,7 @@ VERSIONED = (
     "deploy/README.md",
     "deploy/federation/example.env",
     "deploy/site_agent/docker-compose.yml",
+    "docs/clinic.md",
     *(f"deploy/{image}/Dockerfile" for image in ("aggregator", "site_agent", "lab")),
     *(
         f"deploy/kubernetes/overlays/{overlay}/kustomization.yaml"

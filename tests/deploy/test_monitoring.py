@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
 import subprocess
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,3 +152,97 @@ def test_prometheus_accepts_its_configuration_and_rules(arguments: tuple[str, ..
 def test_each_alert_fires_when_it_should_and_only_then() -> None:
     done = promtool("test", "rules", "alerts.test.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_starts_by_the_commands_of_the_guide(tmp_path: Path) -> None:
+    """As written, in a network of its own: the block takes Prometheus' usual port."""
+    program("prometheus")
+    (block,) = [one for one in re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL) if "promtool" in one]
+    shutil.copytree(MONITORING, tmp_path / "deploy" / "monitoring")
+    alone = ["unshare", "--net", "--map-root-user", "bash", "-euc", f"ip link set lo up\n{block}"]
+    if subprocess.run([*alone[:3], "true"], check=False).returncode:
+        pytest.skip("this account may not make a network namespace")
+    with subprocess.Popen(
+        alone,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        assert run.stderr is not None
+        try:
+            said = []
+            for line in run.stderr:  # ends where the process does
+                said.append(line)
+                if "Server is ready to receive web requests" in line:
+                    break
+            assert "ready to receive" in said[-1], "".join(said)
+        finally:
+            os.killpg(run.pid, signal.SIGTERM)
+
+
+# The profile `monitoring` of docker-compose.yml, which mounts these files
+
+
+def service(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = read_yaml(ROOT / "docker-compose.yml")["services"][name]
+    return found
+
+
+def mounted(name: str) -> dict[str, Path]:
+    """Place in the container → file or folder of the project."""
+    pairs = [volume.split(":") for volume in service(name)["volumes"] if volume.startswith("./")]
+    assert all(mode == "ro" for _, _, mode in pairs)
+    return {inside: ROOT / outside for outside, inside, _ in pairs}
+
+
+def test_prometheus_in_the_compose_file_reads_the_configuration_that_is_mounted() -> None:
+    ((inside, outside),) = mounted("prometheus").items()
+    (option,) = [word for word in service("prometheus")["command"] if word.startswith("--config.file=")]
+    named = Path(option.partition("=")[2])
+    assert (outside / named.relative_to(inside)).is_file()
+    targets = [
+        (section["job_name"], target)
+        for section in read_yaml(outside / "prometheus.yml")["scrape_configs"]
+        for file in section["file_sd_configs"][0]["files"]
+        for entry in read_yaml(outside / file)
+        for target in entry["targets"]
+    ]
+    for _, target in targets:
+        watched = target.partition(":")[0]
+        assert set(service("prometheus")["networks"]) & set(networks_of(watched)), target
+    assert len(targets) == 4
+
+
+def networks_of(name: str) -> list[str]:
+    found = service(name)
+    return list(found["networks"])
+
+
+def test_grafana_in_the_compose_file_finds_its_provisioning_its_dashboard_and_prometheus() -> None:
+    places = mounted("grafana")
+    provisioning = places["/etc/grafana/provisioning"]
+    (provider,) = read_yaml(provisioning / "dashboards" / "fedmap.yml")["providers"]
+    assert provider["type"] == "file"
+    folder = places[provider["options"]["path"]]
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+    (source,) = read_yaml(provisioning / "datasources" / "fedmap.yml")["datasources"]
+    assert (source["type"], source["access"], source["url"]) == (
+        "prometheus",
+        "proxy",
+        "http://prometheus:9090",
+    )
+    assert set(networks_of("grafana")) & set(networks_of("prometheus"))
+
+
+def test_the_dashboard_has_the_shape_of_a_provisioned_one() -> None:
+    """What Grafana asks of a file: no number of its own database, a uid, a schema, a version, panels."""
+    whole = dashboard()
+    assert whole.get("id") is None
+    assert whole["uid"]
+    assert whole["title"]
+    assert whole["schemaVersion"] >= 36
+    assert {"panels", "templating", "time", "timezone", "refresh"} <= whole.keys()
+    assert "__inputs" not in whole  # what an export for sharing asks its reader to fill in

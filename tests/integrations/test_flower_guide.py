@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,7 @@ def test_a_deployment_by_hand_runs_as_written(folder: Path) -> None:
     told, _ = read_run(folder / "out" / "by-hand")
     assert len(told.sites) == len(training)
     assert not told.refusals
+
+
+def test_the_program_says_its_version(tmp_path: Path) -> None:
+    assert run(tmp_path, "fedmap-flower --version") == f"fedmap {version('fedmap')}\n"

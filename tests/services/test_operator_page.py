@@ -33,18 +33,21 @@ SITES = ("st-elsewhere", "county")
 NOTHING: Mapping[str, str] = {}
 PLAN = made.BINARY.replace('"small-binary"', f'"{STUDY}"')
 ELSEWHERE = {
-    "pip install": "an installation: the offline kit's tests make one for real",
+    "pip install": "tests/deploy/plain_installation.py, as written (`make install-test`)",
     "fedmap-aggregator serve": "runs until it is stopped: this test serves in its own process",
-    "fedmap-aggregator round": "tests/services/test_rounds_by_file.py takes whole rounds through files",
+    "fedmap-aggregator round": "tests/services/test_rounds_by_file.py, as written, and the table above it",
     "fedmap-aggregator restore": "tests/services/test_operator_upkeep.py runs it",
     "fedmap-aggregator purge": "tests/services/test_operator_upkeep.py runs it",
     "fedmap-aggregator deletion": "tests/services/test_operator_upkeep.py runs it",
     "fedmap-site purge": "tests/services/test_operator_upkeep.py runs it",
     "fedmap-site deletion": "tests/services/test_operator_upkeep.py runs it",
-    "cd deploy": "tests/deploy/test_monitoring.py runs its tools",
-    "promtool": "tests/deploy/test_monitoring.py runs it",
-    "prometheus": "tests/services/test_prometheus.py runs it",
-    "kubectl": "needs a cluster: tests/deploy/test_kubernetes.py checks every manifest",
+    "cd deploy": "tests/deploy/test_monitoring.py, as written",
+    "promtool": "tests/deploy/test_monitoring.py, as written",
+    "prometheus": "tests/deploy/test_monitoring.py, as written",
+    "kubectl create": "tests/deploy/test_kubernetes_guide.py: what it would make",
+    "kubectl apply": "tests/deploy/test_kubernetes_guide.py: what it would send",
+    "kubectl rollout": "needs a cluster; tests/deploy/test_kubernetes_guide.py: that there is such a set",
+    "kubectl exec": "needs a cluster; tests/deploy/test_kubernetes_guide.py: that there is such a set",
 }
 SILENT = ("pip install", "fedmap-aggregator serve")
 # Blocks whose printed lines are compared with the page, by their first command that is run here.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from common.web.bundle_app import make_bundle_app
-from site_agent import bundle_download, cli
+from site_agent import bundle_download, cli, cli_bundles
 from site_agent.bundle_server import StoreCatalogue
 from site_agent.bundle_store import BundleStore
 from site_agent.cli_bundles import open_bundle
@@ -253,6 +253,31 @@ def test_a_store_is_named_by_option_variable_or_configuration(
     assert command("bundle", "list", "--config", "elsewhere.toml").code == 78
     opened = open_bundle("tiny-t2", tmp_path / "one", "", Path("site.toml"))
     assert opened.manifest.version == 1
+
+
+def test_a_clinic_in_the_container_needs_no_configuration_where_the_image_looks_for_one(
+    command: Command, releases: Releases, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image sets FEDMAP_SITE_CONFIG; a clinic mounts nothing there."""
+    monkeypatch.setattr(cli_bundles, "MOUNTED_CONFIG", home / "mounted" / "site.toml")
+    monkeypatch.setenv("FEDMAP_SITE_CONFIG", str(home / "mounted" / "site.toml"))
+    installed = command("bundle", "install", releases.bundle(1), "--fingerprint", releases.fingerprint)
+    assert installed.code == 0, installed.err
+    assert command("bundle", "list", "--json").json["store"] == str(home / "data" / "fedmap" / "bundles")
+    assert command("doctor").code == 3  # what a hospital does needs one still
+
+
+def test_an_account_without_a_home_is_asked_for_a_folder(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setattr(Path, "home", nowhere)
+    told = command("bundle", "list")
+    assert told.code == 1
+    assert "--store" in told.err
 
 
 # A link

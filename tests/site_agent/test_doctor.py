@@ -216,6 +216,20 @@ def test_a_proxy_that_wants_a_login_is_told_apart(site: Site, aggregator: Aggreg
         assert "proxy_file" in site.fault().hint
 
 
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"407 Proxy Authentication Required"])
+def test_a_login_that_the_proxy_does_not_take_is_told_apart_from_none(
+    site: Site, aggregator: AggregatorDouble, tmp_path: Path, status: bytes
+) -> None:
+    with _Listener(b"HTTP/1.1 " + status + b"\r\n\r\n") as port:
+        secret = tmp_path / "proxy"
+        secret.write_text(f"http://hospital:wrong@localhost:{port}\n")
+        secret.chmod(0o600)
+        site.write(aggregator.address, f'proxy_file = "{secret}"\n')
+        found = site.fault()
+    assert "does not take the login" in found.hint
+    assert "wrong" not in found.message + found.hint
+
+
 def test_a_host_that_never_answers_is_told_apart_from_one_that_refuses(
     aggregator: AggregatorDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
