@@ -97,7 +97,18 @@ def refuse_if_withdrawn(shelf: BundleStore, reference: str) -> None:
 def settings_if_any(config: Path) -> SiteConfig | None:
     """None only where the file has a usual place and is not there; a file that a person named must be."""
     usual = config in (DEFAULT_CONFIG, MOUNTED_CONFIG)
-    return None if usual and not config.exists() else load_config(config)
+    return None if usual and _is_absent(config) else load_config(config)
+
+
+def _is_absent(file: Path) -> bool:
+    """Only what is really not there: `load_config` has the words for a file that may not be read."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def now_ms() -> int:

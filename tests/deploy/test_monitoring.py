@@ -163,7 +163,7 @@ def test_prometheus_starts_by_the_commands_of_the_guide(tmp_path: Path) -> None:
     if subprocess.run([*alone[:3], "true"], check=False).returncode:
         pytest.skip("this account may not make a network namespace")
     with subprocess.Popen(
-        alone,
+        ["timeout", "120", *alone],  # a silent Prometheus is a failure, not a wait without end
         cwd=tmp_path,
         env={**os.environ, "HOME": str(tmp_path)},
         stdout=subprocess.DEVNULL,

@@ -55,6 +55,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         plant(site.data, bad_cell=site.name == "c")
     with LocalFederation(folder / "federation", log_level="debug") as federation:
         yield Ended(federation, study, run_through(federation, study))
+    assert files_that_hold_it(folder / "federation") == [], "written at the end"
 
 
 @pytest.mark.xdist_group("planted")  # one federation for both

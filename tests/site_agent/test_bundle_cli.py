@@ -267,6 +267,16 @@ def test_a_clinic_in_the_container_needs_no_configuration_where_the_image_looks_
     assert command("doctor").code == 3  # what a hospital does needs one still
 
 
+def test_a_configuration_that_is_there_and_cannot_be_read_is_not_taken_for_none(
+    command: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = home / "site.toml"
+    mounted.symlink_to(mounted)  # root may read everything else
+    monkeypatch.setattr(cli_bundles, "MOUNTED_CONFIG", mounted)
+    monkeypatch.setenv("FEDMAP_SITE_CONFIG", str(mounted))
+    assert command("bundle", "list").code == 78
+
+
 def test_an_account_without_a_home_is_asked_for_a_folder(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
