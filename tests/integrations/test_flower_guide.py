@@ -67,7 +67,7 @@ def write_certificates(folder: Path) -> None:
     authority, _ = CertificateAuthority.create("guide", 2, now)
     key = new_key()
     identity = Identity("aggregator", "superlink")
-    certificate = authority.issue(key.public_key(), identity, 2, now, ("localhost",))
+    certificate = authority.issue(key.public_key(), identity, 2, now, ("localhost", "127.0.0.1"))
     files = {"ca.pem": authority.certificate_pem, "superlink.pem": certificate, "superlink.key": key_pem(key)}
     for name, data in files.items():
         (folder / name).write_bytes(data)
