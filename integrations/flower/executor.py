@@ -26,7 +26,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -103,5 +103,19 @@ class InstalledAppExecutor:
             insecure=True,  # the loopback interface of one machine
             root_certificates=None,
             interceptors=interceptors,
-            retry_invoker=make_simple_http_retry_invoker(),
+            retry_invoker=self._retries(),
         )
+
+    def _retries(self) -> RetryInvoker:
+        """Flower's own, which tries for ever; ours ends when the executor is told to stop."""
+        invoker = make_simple_http_retry_invoker()
+        flowers = invoker.should_giveup
+
+        def give_up(error: Exception) -> bool:
+            return self._stopped.is_set() or (flowers is not None and flowers(error))
+
+        def wait(seconds: float) -> None:
+            self._stopped.wait(seconds)
+
+        invoker.should_giveup, invoker.wait_function = give_up, wait
+        return invoker
