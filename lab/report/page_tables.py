@@ -145,8 +145,10 @@ def _gain(result: PairedResult | None) -> tuple[str, str]:
     gain = signed(result.median_gain)
     if result.low is not None and result.high is not None:
         gain += f" ({signed(result.low)} to {signed(result.high)})"
-    if result.p_holm is None:
+    if result.p is None:
         return gain, "no test"
+    if result.p_holm is None:
+        return gain, f"{p_value(result.p)} (not corrected)"
     return gain, p_value(result.p_holm)
 
 

@@ -1,7 +1,8 @@
 """From the facts of a comparison to gains, tests, who gains, and equity. Pure: no files, no drawing.
 
 Everything is paired over sites and made for the plan's metric. Methods are held against individual training
-(T1 and T2; nobody trains alone at T3) and against FedMAP. Equity compares training alone with one method.
+(T1 and T2; nobody trains alone at T3) and against FedMAP; p-values are corrected for the methods that can
+win, those of the oracle and of variants stay as they are. Equity compares training alone with one method.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _against(
 ) -> dict[str, PairedResult]:
     if reference not in scores:
         return {}
-    return {result.method: result for result in compare_all(metric, reference, scores)}
+    can_win = [method for method in scores if is_contender(method)]
+    return {result.method: result for result in compare_all(metric, reference, scores, corrected=can_win)}
 
 
 def _who_gains(facts: Facts) -> list[WhoGains]:

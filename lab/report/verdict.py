@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.metrics import metric_label
-from lab.comparison.paired import FEWEST_SITES, PairedResult
+from lab.comparison.paired import FEWEST_SITES, LEVEL, PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, ORACLE, is_contender, shown
 from lab.report.statistics import MethodAtTier, Statistics, TierStatistics, closeness
 from lab.report.wording import counted, p_words
 
-LEVEL = 0.05  # of the corrected p-value
 _TIER_WORDS = {1: "that train together", 2: "that fine-tune the shared model once", 3: "that only use it"}
 
 
@@ -30,7 +29,7 @@ def judge(facts: Facts, statistics: Statistics) -> Verdict:
     return Verdict(
         opening=_opening(facts, statistics),
         tiers=tuple((tier.tier, _tier(facts, statistics.metric, tier)) for tier in statistics.tiers),
-        caveats=tuple(_caveats(facts)),
+        caveats=tuple(_caveats(facts, statistics)),
     )
 
 
@@ -90,12 +89,17 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
         return first + "; the two share no site, so they cannot be tested."
     if paired.p_holm is None:
         return f"{first}; with {counted(paired.sites, 'site')} no test can tell this from chance."
+    if not paired.can_tell:
+        return (
+            f"{first}; with {counted(paired.sites, 'site')} and so many methods to correct for, no test can "
+            "tell this from chance."
+        )
     if paired.p_holm >= LEVEL:
         sure = p_words(paired.p_holm)
         return f"{first}; the difference may be chance ({sure}): the two are statistically level."
-    better = shown(rival.method).label if paired.median_gain > 0 else "FedMAP"
     return (
-        f"{first}; paired over {counted(paired.sites, 'site')}, {better} is better beyond chance "
+        f"{first}; paired over {counted(paired.sites, 'site')}, {shown(paired.favours).label} is better "
+        "beyond chance "
         f"({p_words(paired.p_holm)})."
     )
 
@@ -113,7 +117,7 @@ def _alone(paired: PairedResult) -> str:
     said = (
         f"Against training alone, sites {change}{amount} at the median, {better} of {paired.sites} did better"
     )
-    if paired.p_holm is None:
+    if paired.p_holm is None or not paired.can_tell:
         return said + "."
     sure = "beyond chance" if paired.p_holm < LEVEL else "possibly by chance"
     return f"{said}, {sure} ({p_words(paired.p_holm)})."
@@ -125,12 +129,21 @@ def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[s
     best = max(rows, key=lambda row: closeness(metric, row.median), default=None)
     if best is None or closeness(metric, round(best.median, 3)) <= closeness(metric, round(fedmap.median, 3)):
         return []
-    paired = best.against_fedmap
-    sure = (
-        ", which may be chance" if paired is None or paired.p_holm is None or paired.p_holm >= LEVEL else ""
-    )
     label = shown(best.method).label
-    return [f"Of FedMAP's variants, {label} did better with {best.median:.3f}{sure}."]
+    sure = _sure_of_variant(best.against_fedmap)
+    return [f"Of FedMAP's variants, {label} has the better median with {best.median:.3f}{sure}."]
+
+
+def _sure_of_variant(paired: PairedResult | None) -> str:
+    """A variant cannot win, so its p is not corrected: that can only make it look surer than it is."""
+    if paired is None or paired.p is None:
+        return ", which may be chance"
+    if paired.favours == FEDMAP:
+        chance = "" if paired.p < LEVEL else ", which may be chance"
+        return f"; paired over sites, FedMAP is favoured ({p_words(paired.p)}, not corrected{chance})"
+    if paired.p >= LEVEL:
+        return f", which may be chance ({p_words(paired.p)}, not corrected)"
+    return f", and the pairs favour it as well ({p_words(paired.p)}, not corrected)"
 
 
 def _why_absent(facts: Facts) -> str:
@@ -140,7 +153,7 @@ def _why_absent(facts: Facts) -> str:
     return f"FedMAP has no figure here{f' ({reasons[0]})' if reasons else ''}."
 
 
-def _caveats(facts: Facts) -> list[str]:
+def _caveats(facts: Facts, statistics: Statistics) -> list[str]:
     described = facts.description
     found = [
         "All methods had the same splits, first models and budget of rounds and epochs."
@@ -161,6 +174,7 @@ def _caveats(facts: Facts) -> list[str]:
                 f"T{tier} has {counted(sites, 'site')}: no test between methods is possible with fewer than "
                 f"{FEWEST_SITES}."
             )
+    found += [text for tier in statistics.tiers if (text := _corrected_away(tier))]
     found += _failures(facts)
     if described.excluded_sites:
         found.append(
@@ -169,6 +183,18 @@ def _caveats(facts: Facts) -> list[str]:
     if ALONE not in described.methods:
         found.append("Training alone is not part of this comparison, so no gain over it can be given.")
     return found
+
+
+def _corrected_away(tier: TierStatistics) -> str:
+    """Where a win at every site would still not be told from chance, because so many methods are tested."""
+    tested = [r for row in tier.methods if (r := row.against_fedmap) is not None and r.p_holm is not None]
+    if not tested or any(result.can_tell for result in tested):
+        return ""
+    return (
+        f"T{tier.tier} has {counted(tier.sites, 'site')} and {counted(len(tested), 'method')} to hold "
+        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so no test "
+        "between methods can succeed."
+    )
 
 
 def _failures(facts: Facts) -> list[str]:

@@ -55,9 +55,57 @@ def test_a_difference_that_may_be_chance_is_called_level(tmp_path: Path) -> None
     assert "statistically level" in said
 
 
-def test_a_variant_that_does_better_is_not_hidden(tmp_path: Path) -> None:
+def test_where_most_sites_tie_the_test_and_not_the_median_gain_says_who_is_better(tmp_path: Path) -> None:
+    names = [f"s{number:02}" for number in range(20)]
+    fedmap = dict.fromkeys(names, 0.7)
+    fedavg = {name: 0.7 + (0.01 + 0.001 * place if place < 9 else 0.0) for place, name in enumerate(names)}
+    values = {m: {n: (v,) for n, v in of.items()} for m, of in (("fedavg", fedavg), ("fedmap", fedmap))}
+    said = judge_made(tmp_path, MadeOut({name: MadeSite() for name in names}, values)).tiers[0][1]
+    assert "FedAvg is better beyond chance" in said
+    assert "FedMAP is better" not in said
+
+
+def test_a_variant_with_a_better_median_is_not_hidden(tmp_path: Path) -> None:
     said = verdict(tmp_path, fedmap=shifted(0.01), fedmap_quadratic=shifted(0.05)).tiers[0][1]
-    assert "FedMAP (quadratic) did better with 0.715" in said
+    assert "FedMAP (quadratic) has the better median with 0.715, and the pairs favour it as well" in said
+
+
+def test_a_variant_with_a_better_median_whose_pairs_favour_fedmap_is_said_so(tmp_path: Path) -> None:
+    variant = shifted(-0.004)
+    variant |= {name: (ALONE[name] + 0.0045,) for name in NAMES[6:8]}  # the two in the middle
+    said = verdict(tmp_path, fedmap=shifted(0.0), fedmap_quadratic=variant).tiers[0][1]
+    assert "FedMAP (quadratic) has the better median" in said
+    assert "paired over sites, FedMAP is favoured" in said
+
+
+@pytest.mark.parametrize(("sites", "possible"), [(6, False), (8, True)])
+def test_a_test_that_the_correction_makes_hopeless_is_not_called_level(
+    tmp_path: Path, sites: int, possible: bool
+) -> None:
+    few = NAMES[:sites]
+    shifts = {"individual": 0.0, "fedavg": 0.01, "fedprox": 0.02, "ditto": 0.03, "fedmap": 0.05}
+    values = {m: {n: (ALONE[n] + s + 0.001 * i,) for i, n in enumerate(few)} for m, s in shifts.items()}
+    found = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values))
+    said = found.tiers[0][1]
+    assert "statistically level" not in said
+    assert ("no test can tell this from chance" in said) is not possible
+    assert ("better beyond chance" in said) is possible
+    hopeless = any("no test between methods can succeed" in caveat for caveat in found.caveats)
+    assert hopeless is not possible
+
+
+def test_variants_and_the_oracle_do_not_use_up_the_tests_of_methods_that_can_win(tmp_path: Path) -> None:
+    few = NAMES[:7]
+    shifts = {
+        "individual": 0.0,
+        "fedmap": 0.05,
+        "pooled": 0.04,
+        "fedmap-quadratic": 0.03,
+        "fedmap-paper": 0.02,
+    }
+    values = {m: {n: (ALONE[n] + s + 0.001 * i,) for i, n in enumerate(few)} for m, s in shifts.items()}
+    said = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values)).tiers[0][1]
+    assert "FedMAP is better beyond chance (p = 0.016)" in said
 
 
 def test_the_oracle_never_wins(tmp_path: Path) -> None:
