@@ -198,8 +198,8 @@ def _calibrated(facts: Facts, statistics: Statistics, tier: int) -> list[ShownMe
     """At most four methods, so that curves can be told apart."""
     has = {b.method for b in facts.calibration if b.tier == tier}
     found = statistics.tier(tier)
-    others = [row for row in (found.methods if found else ()) if shown(row.method).role in ("baseline",)]
-    others.sort(key=lambda row: abs(row.median - METRICS[facts.metric].ideal))
+    others = [row for row in (found.methods if found else ()) if shown(row.method).role == "baseline"]
+    others.sort(key=lambda row: (row.ranked is None, abs(row.median - METRICS[facts.metric].ideal)))
     wanted = [FEDMAP, ALONE, *(row.method for row in others[:1]), ORACLE]
     chosen = [method for method in wanted if method in has]
     return [shown(method) for method in (chosen or sorted(has)[:4])]

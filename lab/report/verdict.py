@@ -56,35 +56,51 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
 
 def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
     fedmap = tier.find(FEDMAP)
-    rivals = [row for row in tier.methods if is_contender(row.method) and row.method != FEDMAP]
-    rival = max(rivals, key=lambda row: closeness(metric, row.median), default=None)
-    if fedmap is None:
+    rival = tier.best(metric, without=FEDMAP)
+    unranked = _unranked(tier)
+    if fedmap is None or fedmap.ranked is None:
         why = _why_absent(facts)
         if rival is None:
             return f"{why} No other method has a figure here."
-        return f"{why} The best median is that of {_figure(rival)}."
+        return " ".join([f"{why} The best median is that of {_figure(rival)}.", *unranked])
     if rival is None:
-        return f"Only FedMAP has a figure here (median {fedmap.median:.3f}), and nothing stands beside it."
-    said = [_race(metric, fedmap, rival)]
+        beside = (
+            "nothing stands beside it" if not unranked else "nothing that could be ranked stands beside it"
+        )
+        only = f"Only FedMAP has a figure here (median {fedmap.ranked:.3f}), and {beside}."
+        return " ".join([only, *unranked])
+    said = [_race(metric, fedmap, rival), *unranked]
+    if fedmap.sites < tier.sites:
+        said.append(f"Medians here are over the {fedmap.sites} of {tier.sites} sites that FedMAP has.")
     if fedmap.against_alone is not None:
         said.append(_alone(fedmap.against_alone))
     said += _variants(metric, tier, fedmap)
     oracle = tier.find(ORACLE)
-    if oracle is not None:
-        said.append(f"Pooling all patients in one place, which is not allowed, reaches {oracle.median:.3f}.")
+    if oracle is not None and oracle.ranked is not None:
+        said.append(f"Pooling all patients in one place, which is not allowed, reaches {oracle.ranked:.3f}.")
     return " ".join(said)
+
+
+def _unranked(tier: TierStatistics) -> list[str]:
+    """Methods that could win, and lack a site at which the others are ranked."""
+    names = [
+        f"{shown(row.method).label} ({row.sites} of {tier.sites} sites)"
+        for row in tier.methods
+        if is_contender(row.method) and row.ranked is None
+    ]
+    return [f"Not ranked, because figures at some sites are missing: {_joined(names)}."] if names else []
 
 
 def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     """FedMAP and the best of the others, with what the paired test says of the two."""
-    ahead = closeness(metric, fedmap.median) - closeness(metric, rival.median)
+    ours, theirs = fedmap.ranked or 0.0, rival.ranked or 0.0
     paired = rival.against_fedmap
-    if round(fedmap.median, 3) == round(rival.median, 3):
-        first = f"FedMAP and {shown(rival.method).label} have the same median ({fedmap.median:.3f})"
-    elif ahead > 0:
-        first = f"FedMAP came first (median {fedmap.median:.3f}), ahead of {_figure(rival)}"
+    if round(ours, 3) == round(theirs, 3):
+        first = f"FedMAP and {shown(rival.method).label} have the same median ({ours:.3f})"
+    elif closeness(metric, ours) > closeness(metric, theirs):
+        first = f"FedMAP came first (median {ours:.3f}), ahead of {_figure(rival)}"
     else:
-        first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {fedmap.median:.3f}"
+        first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {ours:.3f}"
     if paired is None:
         return first + "; the two share no site, so they cannot be tested."
     if paired.p_holm is None:
@@ -125,13 +141,19 @@ def _alone(paired: PairedResult) -> str:
 
 def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[str]:
     """A variant that does better is not hidden behind its own method."""
-    rows = [row for row in tier.methods if shown(row.method).role == "variant"]
-    best = max(rows, key=lambda row: closeness(metric, row.median), default=None)
-    if best is None or closeness(metric, round(best.median, 3)) <= closeness(metric, round(fedmap.median, 3)):
+    rows = [
+        (row, row.ranked)
+        for row in tier.methods
+        if shown(row.method).role == "variant" and row.ranked is not None
+    ]
+    if not rows:
+        return []
+    best, median = max(rows, key=lambda pair: closeness(metric, pair[1]))
+    if closeness(metric, round(median, 3)) <= closeness(metric, round(fedmap.ranked or 0.0, 3)):
         return []
     label = shown(best.method).label
     sure = _sure_of_variant(best.against_fedmap)
-    return [f"Of FedMAP's variants, {label} has the better median with {best.median:.3f}{sure}."]
+    return [f"Of FedMAP's variants, {label} has the better median with {median:.3f}{sure}."]
 
 
 def _sure_of_variant(paired: PairedResult | None) -> str:
@@ -192,8 +214,8 @@ def _corrected_away(tier: TierStatistics) -> str:
         return ""
     return (
         f"T{tier.tier} has {counted(tier.sites, 'site')} and {counted(len(tested), 'method')} to hold "
-        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so no test "
-        "between methods can succeed."
+        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so no "
+        "test between methods can succeed."
     )
 
 
@@ -209,7 +231,7 @@ def _failures(facts: Facts) -> list[str]:
 
 
 def _figure(row: MethodAtTier) -> str:
-    return f"{shown(row.method).label} ({row.median:.3f})"
+    return f"{shown(row.method).label} ({row.median if row.ranked is None else row.ranked:.3f})"
 
 
 def _measure(metric: str) -> str:

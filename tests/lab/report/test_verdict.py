@@ -114,6 +114,28 @@ def test_the_oracle_never_wins(tmp_path: Path) -> None:
     assert "which is not allowed, reaches 0.865" in said
 
 
+def test_a_method_with_figures_at_a_few_good_sites_cannot_win_and_is_named(tmp_path: Path) -> None:
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(0.0), "ditto": {NAMES[-1]: (0.99,)}, "fedmap": shifted(0.05)},
+    )
+    facts = read_facts(write_out(tmp_path / "out", made))
+    statistics = compute(facts)
+    best = statistics.tiers[0].best("auroc")
+    assert best is not None
+    assert best.method == "fedmap"
+    said = judge(facts, statistics).tiers[0][1]
+    assert "FedMAP came first" in said
+    assert "Not ranked, because figures at some sites are missing: Ditto (1 of 14 sites)." in said
+
+
+def test_where_fedmap_lacks_sites_all_medians_are_over_those_it_has(tmp_path: Path) -> None:
+    few = {name: (ALONE[name] - 0.01,) for name in NAMES[7:]}
+    said = verdict(tmp_path, fedmap=few).tiers[0][1]
+    assert "FedMAP did not come first: Alone (0.700) is ahead of its 0.690" in said, "0.665 over all sites"
+    assert "over the 7 of 14 sites that FedMAP has" in said
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_few_sites_allow_no_test(tmp_path: Path, count: int) -> None:
     few = NAMES[:count]
