@@ -30,7 +30,7 @@ class Explanation:
 
 
 def explain(study: Path, method: str | None, out: Path) -> Explanation:
-    """Writes explanation.txt, layers.csv, sites.csv and the figures into OUT."""
+    """Writes explanation.txt, layers.csv, site_models.csv and the figures into OUT."""
     models, rounds = _find(study, method)
     facts = prior_facts(read_models(models))
     found = Explanation(facts, tuple(explain_layers(facts)), tuple(explain_sites(facts)))
@@ -54,7 +54,7 @@ def explain(study: Path, method: str | None, out: Path) -> Explanation:
     )
     groups = (None,) * len(facts.sites) if facts.groups is None else facts.groups.of
     write_table(
-        out / "sites.csv",
+        out / "site_models.csv",
         ("site", "region", "distance_from_mu", "group"),
         zip(facts.sites, facts.regions, facts.from_mu, groups, strict=True),
     )

@@ -154,6 +154,16 @@ def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
     assert (tmp_path / "explained" / "prior-by-layer.png").is_file()
 
 
+def test_explain_into_the_folder_of_the_comparison_leaves_its_tables_alone(tmp_path: Path) -> None:
+    study = write_out(tmp_path / "out", RICH)
+    offsets = {name: 0.1 * (number % 2) for number, name in enumerate(NAMES)}
+    write_made_models(study / "models" / "fedmap", RICH, PriorSettings(convex=False), offsets)
+    before = {path: path.read_bytes() for path in study.iterdir() if path.is_file()}
+    explain(study, None, study)
+    assert {path: path.read_bytes() for path in before} == before
+    assert (study / "site_models.csv").read_text().startswith("site,region,distance_from_mu")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
