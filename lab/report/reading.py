@@ -71,7 +71,7 @@ class SiteFact:
     name: str
     tier: int
     region: str
-    rows: int
+    rows: int  # parts of a small number are left out of the sum
     outcome_share: float | None  # None: suppressed, or a task without one
 
 
@@ -207,7 +207,7 @@ def _values(
 def _sites(out: Path) -> Iterator[SiteFact]:
     columns = ("site", "tier", "region", "train", "validation", "test", "outcome_share")
     for line, row in read_rows(out / "sites.csv", columns):
-        rows = sum(line.whole(row[part]) for part in ("train", "validation", "test"))
+        rows = sum(line.whole(row[part]) for part in ("train", "validation", "test") if row[part])
         share = line.number(row["outcome_share"]) if row["outcome_share"] else None
         yield SiteFact(row["site"], line.whole(row["tier"]), row["region"], rows, share)
 

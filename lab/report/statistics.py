@@ -122,8 +122,8 @@ def _ranking_sites(scores: Mapping[str, Mapping[str, float]]) -> frozenset[str]:
     with the most."""
     if FEDMAP in scores:
         return frozenset(scores[FEDMAP])
-    contenders = [values for method, values in scores.items() if is_contender(method)]
-    return frozenset(max(contenders or list(scores.values()), key=len))
+    contenders = [frozenset(values) for method, values in scores.items() if is_contender(method)]
+    return max(contenders or [frozenset(values) for values in scores.values()], key=len)
 
 
 def _against(

@@ -64,10 +64,8 @@ def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
             return f"{why} No other method has a figure here."
         return " ".join([f"{why} The best median is that of {_figure(rival)}.", *unranked])
     if rival is None:
-        beside = (
-            "nothing stands beside it" if not unranked else "nothing that could be ranked stands beside it"
-        )
-        only = f"Only FedMAP has a figure here (median {fedmap.ranked:.3f}), and {beside}."
+        where = "at all of its sites" if unranked else "here"
+        only = f"Only FedMAP has a figure {where} (median {fedmap.ranked:.3f}), and nothing stands beside it."
         return " ".join([only, *unranked])
     said = [_race(metric, fedmap, rival), *unranked]
     if fedmap.sites < tier.sites:
@@ -214,8 +212,8 @@ def _corrected_away(tier: TierStatistics) -> str:
         return ""
     return (
         f"T{tier.tier} has {counted(tier.sites, 'site')} and {counted(len(tested), 'method')} to hold "
-        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so no "
-        "test between methods can succeed."
+        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so "
+        "no test between methods can succeed."
     )
 
 

@@ -144,6 +144,17 @@ def test_what_cannot_be_drawn_is_said_in_words(tmp_path: Path) -> None:
     assert not (out / "figures" / "weights.png").exists()
 
 
+def test_parts_too_small_to_be_told_are_drawn_as_nothing(tmp_path: Path) -> None:
+    out = write_out(tmp_path / "out", MadeOut(SITES, VALUES, weights=dict.fromkeys(NAMES, 1 / 8)))
+    lines = [f"{name},{site.tier},,,,," for name, site in SITES.items()]
+    (out / "sites.csv").write_text(
+        "site,tier,region,train,validation,test,outcome_share\n" + "\n".join(lines)
+    )
+    text = " ".join(read(write_report(out)).text)
+    assert (out / "figures" / "site-sizes.png").is_file()
+    assert "keep them where the data are" in text
+
+
 def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
     study = write_out(tmp_path / "out", MadeOut(SITES, VALUES, rounds=[("fedmap", 1, 1.0, 0.0, 0.7)]))
     prior = PriorSettings(convex=False)
