@@ -110,3 +110,20 @@ def test_damaged_models_are_refused_with_a_hint(folder: Path) -> None:
     with pytest.raises(FedmapError, match="not written by this version") as caught:
         read_models(target)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "a/b", ""])
+def test_a_site_whose_name_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
+    made(folder, SMALL, {"s0": 0.1, "s1": 0.2, "s2": 0.3})
+    about = folder / "True-3" / ABOUT
+    about.write_text(about.read_text().replace('"s0"', f'"{name}"'))
+    with pytest.raises(FedmapError, match="cannot be used") as caught:
+        read_models(about.parent)
+    assert caught.value.hint
+
+
+def test_models_are_for_their_owner_alone(folder: Path) -> None:
+    made(folder, SMALL, {"s0": 0.1, "s1": 0.2, "s2": 0.3, "s3": 0.4})
+    kept = folder / "True-4"
+    assert {path.stat().st_mode & 0o777 for path in (kept, kept / "personal")} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in kept.rglob("*") if path.is_file()} == {0o600}
