@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
 from common.metrics import METRICS
+from lab.wording import counted
 
 FEWEST_SITES = 6  # 2 / 2⁶ = 0.031: the smallest number of pairs that can be told from chance at 5 %
 LEVEL = 0.05  # below, a difference is called more than chance
@@ -64,10 +65,6 @@ def gains(
     return sites, np.array([gain(metric, values[site], reference[site]) for site in sites])
 
 
-def sites_in_words(count: int) -> str:
-    return f"{count} site{'s' if count != 1 else ''}"
-
-
 def compare_pair(
     metric: str,
     method: str,
@@ -92,7 +89,7 @@ def compare_pair(
     )
     if len(sites) < FEWEST_SITES:
         return replace(
-            result, note=f"{sites_in_words(len(sites))}: no test is possible with fewer than {FEWEST_SITES}"
+            result, note=f"{counted(len(sites))}: no test is possible with fewer than {FEWEST_SITES}"
         )
     low, high = median_interval(differences, seed)
     if not np.any(differences):

@@ -18,7 +18,7 @@ from lab.report.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figur
 from lab.report.reading import Facts, SiteFact
 from lab.report.shown_methods import ALONE, FEDMAP, shown
 from lab.report.statistics import Statistics
-from lab.report.wording import counted, p_words
+from lab.wording import counted, p_words
 
 _LABELLED = 30  # sites: more names would not be readable
 _TIER_COLOURS = {1: "#1f2933", 2: "#7b8794", 3: "#b8bfc7"}

@@ -12,7 +12,7 @@ from lab.comparison.paired import PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import FEDMAP, shown
 from lab.report.statistics import REGION, EquityBy, Statistics, TierStatistics
-from lab.report.wording import counted, p_value, plain, signed
+from lab.wording import counted, p_value, plain, signed
 
 NONE = "–"
 

@@ -118,7 +118,8 @@ class Facts:
     weights: Mapping[str, Mapping[str, float]]
     """Method → site → ω̄ of the last round, mean over seeds."""
     calibration: tuple[BinFact, ...]
-    failures: tuple[tuple[str, str, str], ...]  # (method, kind, reason), each once
+    failures: tuple[tuple[str, str, str], ...]  # (method, kind, reason) of whole runs, each once
+    failed_fits: tuple[tuple[str, str], ...]  # (method, site), each once
     models: SiteModels | None
 
     @property
@@ -141,6 +142,8 @@ def read_facts(out: Path) -> Facts:
     sites = tuple(_sites(out))
     if not sites:
         raise FedmapError(f"{out / 'sites.csv'} lists no site", hint=HINT)
+    columns = ("method", "kind", "site", "reason")
+    failures = [tuple(row[name] for name in columns) for _, row in read_rows(out / "failures.csv", columns)]
     values, by_seed = _values(out, description.metric)
     return Facts(
         description=description,
@@ -151,13 +154,8 @@ def read_facts(out: Path) -> Facts:
         rounds=read_rounds(out),
         weights=_weights(out),
         calibration=tuple(_calibration(out)),
-        failures=tuple(
-            dict.fromkeys(
-                (row["method"], row["kind"], row["reason"])
-                for _, row in read_rows(out / "failures.csv", ("method", "kind", "reason"))
-                if row["kind"] != "site"
-            )
-        ),
+        failures=tuple(dict.fromkeys((m, kind, why) for m, kind, _, why in failures if kind != "site")),
+        failed_fits=tuple(dict.fromkeys((m, site) for m, kind, site, _ in failures if kind == "site")),
         models=find_models(out, description.methods),
     )
 

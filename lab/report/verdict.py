@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.metrics import metric_label
-from lab.comparison.paired import FEWEST_SITES, LEVEL, PairedResult
+from lab.comparison.caveats import Circumstances, caveats
+from lab.comparison.paired import LEVEL, PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, ORACLE, is_contender, shown
 from lab.report.statistics import MethodAtTier, Statistics, TierStatistics, closeness
-from lab.report.wording import counted, p_words
+from lab.wording import counted, joined, p_words
 
-_TIER_WORDS = {1: "that train together", 2: "that fine-tune the shared model once", 3: "that only use it"}
+_TIER_WORDS = {1: "train together", 2: "fine-tune the shared model once", 3: "only use it"}
+_TIER_WORD = {1: "trains with the others", 2: "fine-tunes the shared model once", 3: "only uses it"}
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
     described = facts.description
     run = {method for _, method, _ in facts.values}
     there = [tier for tier in (1, 2, 3) if facts.tier(tier)]
-    tiers = [f"{len(facts.tier(tier))} {_TIER_WORDS[tier]} (T{tier})" for tier in there]
-    of_sites = f"{counted(len(facts.sites), 'site')}: {_joined(tiers)}"
+    tiers = [_sites_of(len(facts.tier(tier)), tier) for tier in there]
+    of_sites = f"{counted(len(facts.sites))}: {joined(tiers)}"
     if len(there) == 1:
-        of_sites = f"{counted(len(facts.sites), 'site')} {_TIER_WORDS[there[0]]} (T{there[0]})"
+        of_sites = _sites_of(len(facts.sites), there[0], "site")
     seeds = len(described.seeds)
     text = (
         f"{counted(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
@@ -52,6 +54,12 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
     if not statistics.tiers:
         return text + " No method could be scored at any site, so nothing can be said about who is best."
     return text
+
+
+def _sites_of(count: int, tier: int, word: str = "") -> str:
+    """'1 that fine-tunes the shared model once (T2)'."""
+    number = counted(count, word) if word else str(count)
+    return f"{number} that {(_TIER_WORD if count == 1 else _TIER_WORDS)[tier]} (T{tier})"
 
 
 def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
@@ -86,7 +94,7 @@ def _unranked(tier: TierStatistics) -> list[str]:
         for row in tier.methods
         if is_contender(row.method) and row.ranked is None
     ]
-    return [f"Not ranked, because figures at some sites are missing: {_joined(names)}."] if names else []
+    return [f"Not ranked, because figures at some sites are missing: {joined(names)}."] if names else []
 
 
 def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
@@ -175,30 +183,19 @@ def _why_absent(facts: Facts) -> str:
 
 def _caveats(facts: Facts, statistics: Statistics) -> list[str]:
     described = facts.description
-    found = [
-        "All methods had the same splits, first models and budget of rounds and epochs."
-        if described.trials == 0
-        else "All methods had the same splits, first models and budget, and were tuned on validation rows "
-        f"with {described.trials} trials each."
-    ]
-    if described.trials == 0:
-        found.append(
-            "Nothing was tuned: a method whose defaults do not suit this study looks worse than it is."
-        )
-    if len(described.seeds) == 1:
-        found.append("One seed: differences may be chance of training.")
-    for tier in (1, 2, 3):
-        sites = len(facts.tier(tier))
-        if 0 < sites < FEWEST_SITES:
-            found.append(
-                f"T{tier} has {counted(sites, 'site')}: no test between methods is possible with fewer than "
-                f"{FEWEST_SITES}."
-            )
+    at = Circumstances(
+        methods=described.methods,
+        trials=described.trials,
+        seeds=len(described.seeds),
+        sites={tier: len(facts.tier(tier)) for tier in (1, 2, 3)},
+        failures=facts.failures,
+        failed_fits=facts.failed_fits,
+    )
+    found = caveats(at, lambda method: shown(method).label)
     found += [text for tier in statistics.tiers if (text := _corrected_away(tier))]
-    found += _failures(facts)
     if described.excluded_sites:
         found.append(
-            f"Left out because their data did not pass the checks: {_joined(described.excluded_sites)}."
+            f"Left out because their data did not pass the checks: {joined(described.excluded_sites)}."
         )
     if ALONE not in described.methods:
         found.append("Training alone is not part of this comparison, so no gain over it can be given.")
@@ -217,17 +214,6 @@ def _corrected_away(tier: TierStatistics) -> str:
     )
 
 
-def _failures(facts: Facts) -> list[str]:
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for method, kind, reason in facts.failures:
-        by_reason.setdefault((kind, reason), []).append(shown(method).label)
-    words = {"undefined": "Not run", "diverged": "Diverged in at least one seed", "crashed": "Not finished"}
-    return [
-        f"{words.get(kind, kind)}: {', '.join(names)} ({reason})."
-        for (kind, reason), names in by_reason.items()
-    ]
-
-
 def _figure(row: MethodAtTier) -> str:
     return f"{shown(row.method).label} ({row.median if row.ranked is None else row.ranked:.3f})"
 
@@ -235,7 +221,3 @@ def _figure(row: MethodAtTier) -> str:
 def _measure(metric: str) -> str:
     label = metric_label(metric)
     return label if label[:2].isupper() else label[0].lower() + label[1:]
-
-
-def _joined(parts: tuple[str, ...] | list[str]) -> str:
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

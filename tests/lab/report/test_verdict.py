@@ -169,3 +169,23 @@ def test_a_lower_brier_score_wins(tmp_path: Path) -> None:
     said = judge_made(tmp_path, replace(made, metric="brier")).tiers[0][1]
     assert "FedMAP came first (median 0.215)" in said
     assert "sites gained 0.050" in said
+
+
+def test_failed_fits_of_single_sites_are_counted_and_named(tmp_path: Path) -> None:
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(0.0), "ditto": shifted(0.01), "fedmap": shifted(0.02)},
+        failed_fits=[("fedmap", "s03"), ("fedmap", "s03"), ("ditto", "s05")],
+    )
+    said = " ".join(judge_made(tmp_path, made).caveats)
+    assert "2 pairs of method and site: FedMAP at s03 and Ditto at s05" in said
+    assert "Ditto trains two models in it" in said, "the budget is not the same in every sense"
+    assert "pFedMe" not in said, "it is not part of the comparison"
+
+
+def test_one_site_of_a_tier_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
+    made = MadeOut(
+        {"a": MadeSite(), "b": MadeSite(), "clinic": MadeSite(2)}, {"fedmap": {"a": (0.7,), "b": (0.7,)}}
+    )
+    opening = judge_made(tmp_path, made).opening
+    assert "3 sites: 2 that train together (T1) and 1 that fine-tunes the shared model once (T2)" in opening
