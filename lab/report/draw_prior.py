@@ -62,7 +62,8 @@ def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
     caption = (
         "R is what it costs a site to differ from the global model; its quadratic part is fixed by the plan, "
         "its convex part f is learned. A share near zero says that the learned part has hardly any say; a "
-        "large share may still be a constant that pulls nowhere, which only the curvature by layer tells."
+        "large share may still be a constant, or a straight slope, that holds no site the harder the further "
+        "it goes: the curvature by layer tells whether it bends."
     )
     if main != FEDMAP and FEDMAP in means:
         caption += " FedMAP as the plan has it is quadratic only; its variants with a convex part are shown."
@@ -118,7 +119,7 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     if facts.floor is not None:
         axes = panels[1]
         words = "curvature at μ towards the sites\n(dashed: quadratic part alone)"
-        style(axes, "How steep R is there", words, grid="x")
+        style(axes, "How R bends there", words, grid="x")
         bent = [0.0 if layer.curvature is None else layer.curvature for layer in facts.layers]
         axes.barh(places, bent, height=0.62, color="#7b8794")
         axes.axvline(facts.floor, color=INK, linewidth=1.1, linestyle="--")
@@ -140,12 +141,12 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     )
     if facts.has_convex_part:
         caption += (
-            " A curvature beyond the dashed line is what the learned part adds to hold that layer; on the "
+            " A curvature beyond the dashed line says that the learned part bends in that layer; on the "
             "right, "
             "how much of the layer's penalty is learned."
         )
     elif facts.floor is not None:
-        caption += " The prior is quadratic only: it is equally steep everywhere."
+        caption += " The prior is quadratic only: it bends equally everywhere."
     return Picture(name, title, caption, figure)
 
 

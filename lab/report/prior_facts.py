@@ -1,7 +1,7 @@
 """What a prior learned, from μ, ψ and the models θ_k of the T1 sites: pure, tensors in, numbers out.
 
-By layer: how far sites went from μ, what that cost them in R and how much of it is the convex part f, and how
-steeply R rises along the way they went (curvature at μ). Between sites: distances of θ_k, groups, and a map.
+By layer: how far sites went from μ, what that cost them in R and how much of it is the convex part f, and how R
+bends along the way they went (curvature at μ; a slope is not looked at). Between sites: distances of θ_k, groups, and a map.
 f is a sum over parameter tensors, so that its Hessian has one block for each, and a layer is the sum of its
 tensors. All sites start from one model, so that their hidden units correspond and distances mean something.
 """

@@ -53,15 +53,14 @@ def _pull(facts: PriorFacts) -> list[str]:
         high, low = tight.curvature or 0.0, loose.curvature or 0.0
         if high < 1.05 * facts.floor:
             said.append(
-                "The learned convex part adds almost nothing: along the ways that sites went, the penalty "
-                "is "
-                f"as steep as its quadratic part alone ({facts.floor:.3g}) in every layer."
+                "The learned convex part hardly bends: along the ways that sites went, the penalty bends as "
+                f"its quadratic part alone does ({facts.floor:.3g}) in every layer. What it adds there is a "
+                "constant or a straight slope, which holds no site harder the further it goes."
             )
         else:
             said.append(
-                f"The prior holds layer {tight.label} tightest: the penalty is {high / facts.floor:.2f} "
-                "times "
-                f"as steep there as its quadratic part alone; it leaves layer {loose.label} loosest "
+                f"The prior holds layer {tight.label} tightest: the penalty bends {high / facts.floor:.2f} "
+                f"times as much there as its quadratic part alone; it leaves layer {loose.label} loosest "
                 f"({low / facts.floor:.2f} times)."
             )
     shares = [(layer, share) for layer in facts.layers if (share := layer.convex_share) is not None]
@@ -79,8 +78,7 @@ def _pull(facts: PriorFacts) -> list[str]:
             if moving < _LITTLE:
                 part = "nearly all" if moving < 0.005 else _percent(1 - moving)
                 said.append(
-                    f"But {part} of the convex part is what every site pays already at μ: a "
-                    "constant, which pulls no site anywhere."
+                    f"But {part} of the convex part is what every site pays already at μ, wherever it goes."
                 )
     return said
 

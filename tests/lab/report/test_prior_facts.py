@@ -60,6 +60,16 @@ def test_a_quadratic_prior_is_as_steep_as_alpha_says_in_every_layer(folder: Path
     assert "quadratic only" in " ".join(explain_layers(facts))
 
 
+def test_curvature_is_called_a_bend_and_never_a_slope(folder: Path) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    floor = facts.floor or 0.0
+    for times, said in ((1.0, "a constant or a straight slope"), (3.0, "bends 3.00 times as much")):
+        layers = tuple(replace(layer, curvature=times * floor) for layer in facts.layers)
+        words = " ".join(explain_layers(replace(facts, layers=layers)))
+        assert said in words
+        assert "steep" not in words
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000))
 def test_curvature_is_the_second_difference_of_the_penalty_and_never_below_its_floor(seed: int) -> None:
