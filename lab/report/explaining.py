@@ -52,7 +52,8 @@ def explain(study: Path, method: str | None, out: Path) -> Explanation:
         ("layer", *columns),
         ((layer.name, *(asdict(layer)[name] for name in columns)) for layer in facts.layers),
     )
-    groups = (None,) * len(facts.sites) if facts.groups is None else facts.groups.of
+    shown = facts.groups is not None and facts.groups.found
+    groups = facts.groups.of if shown and facts.groups is not None else (None,) * len(facts.sites)
     write_table(
         out / "site_models.csv",
         ("site", "region", "distance_from_mu", "group"),

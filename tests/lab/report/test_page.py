@@ -138,10 +138,18 @@ def test_what_cannot_be_drawn_is_said_in_words(tmp_path: Path) -> None:
         "FedMAP and Alone not in this comparison",
         "no weights ω",
         "No models were kept",
-        "No tier has enough test patients",
+        "No tier has calibration bins in this folder",
     ):
         assert reason in text, reason
     assert not (out / "figures" / "weights.png").exists()
+
+
+@pytest.mark.parametrize("metric", ["auroc", "brier"])
+def test_convergence_is_a_level_line_whichever_way_is_better(tmp_path: Path, metric: str) -> None:
+    made = MadeOut(SITES, VALUES, metric, rounds=[("fedmap", n, 1.0, 0.0, 0.7) for n in (1, 2)])
+    text = " ".join(read(write_report(write_out(tmp_path / "out", made))).text)
+    assert "not yet level at its right end" in text
+    assert "rising" not in text.split("Convergence over the rounds")[1].split("What the prior")[0]
 
 
 def test_parts_too_small_to_be_told_are_drawn_as_nothing(tmp_path: Path) -> None:

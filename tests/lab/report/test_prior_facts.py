@@ -18,7 +18,7 @@ from common.algorithm.settings import PriorSettings
 from common.errors import FedmapError
 from common.models import model_of
 from lab.kept_models import ABOUT, SiteModels, read_models
-from lab.report.prior_facts import convex_by_tensor, curvature_along, prior_facts
+from lab.report.prior_facts import Groups, convex_by_tensor, curvature_along, prior_facts
 from lab.report.prior_words import explain_layers, explain_sites
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models
 
@@ -102,6 +102,30 @@ def test_two_kinds_of_sites_are_found_named_and_stand_apart(folder: Path) -> Non
     assert facts.explained[0] > 0.9
     assert np.allclose(facts.distances, facts.distances.T)
     assert not facts.distances.diagonal().any()
+
+
+@pytest.mark.parametrize(
+    ("silhouette", "said"), [(0.24, "No groups"), (0.3, "A weak sign"), (0.5, "Clear: sites fall into")]
+)
+def test_groups_are_called_clear_only_from_a_silhouette_of_a_half(
+    folder: Path, silhouette: float, said: str
+) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    assert facts.groups is not None
+    words = " ".join(explain_sites(replace(facts, groups=replace(facts.groups, silhouette=silhouette))))
+    assert said in words
+    assert ("Clear" in words) == (silhouette >= 0.5)
+
+
+def test_one_site_apart_is_an_outlier_and_a_region_is_named_for_a_majority_only(folder: Path) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    regions = ("north", "north", "south", "east", "west", "east", "east", "north")
+    groups = Groups((1, 1, 1, 1, 1, 2, 2, 3), 0.6)
+    said = explain_sites(replace(facts, regions=regions, groups=groups))
+    assert "Clear: sites fall into 2 groups and 1 outlier (mean silhouette 0.60)." in said
+    assert "Group 1, 5 sites: s0, s1, s2, s3, s4." in said, "two of five are no majority"
+    assert "Group 2, 2 sites: s5, s6; 2 of 2 in east." in said
+    assert "Outlier: s7." in said
 
 
 def test_one_site_is_explained_without_others(folder: Path) -> None:
