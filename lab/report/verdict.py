@@ -77,7 +77,9 @@ def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
         return " ".join([only, *unranked])
     said = [_race(metric, fedmap, rival), *unranked]
     if fedmap.sites < tier.sites:
-        said.append(f"Medians here are over the {fedmap.sites} of {tier.sites} sites that FedMAP has.")
+        said.append(
+            f"Medians here are over the {fedmap.sites} of {tier.sites} sites at which FedMAP has a figure."
+        )
     if fedmap.against_alone is not None:
         said.append(_alone(fedmap.against_alone))
     said += _variants(metric, tier, fedmap)
@@ -121,8 +123,7 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
         return f"{first}; the difference may be chance ({sure}): the two are statistically level."
     return (
         f"{first}; paired over {counted(paired.sites, 'site')}, {shown(paired.favours).label} is better "
-        "beyond chance "
-        f"({p_words(paired.p_holm)})."
+        f"beyond chance ({p_words(paired.p_holm)})."
     )
 
 
