@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, ValidationError
 from torch import Tensor
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.network import Network
 from common.algorithm.settings import PriorSettings
+from common.data.cohort_directory import is_plain_name
 from common.durable_files import make_folder, read_file, write_durably
 from common.errors import FedmapError, ModelError, PlanError
 from common.models import model_of
@@ -38,12 +40,18 @@ MOST_BYTES = 32 << 20
 _HINT = "give the folder that `fedmap-lab compare` or `fedmap-lab simulate` wrote; if it is one, run it again"
 
 
+def _plain_name(name: str) -> str:
+    if not is_plain_name(name):
+        raise ValueError("the site's name must be a plain file name")
+    return name
+
+
 class KeptSite(BaseModel):
     """A T1 site whose model is kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
+    name: Annotated[str, AfterValidator(_plain_name)]  # a file is read by it
     region: str
     weight: float | None  # ω̄ in the last round
 
@@ -121,10 +129,10 @@ def encode_models(study: Study, about: About) -> dict[str, bytes]:
 
 
 def write_models(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Durably, `models.json` last."""
-    make_folder(folder / "personal", mode=0o755)
+    """Durably, `models.json` last; for the owner alone, as model updates are kept."""
+    make_folder(folder / "personal", mode=0o700)
     for name, data in files.items():
-        write_durably(folder / name, data, mode=0o644)
+        write_durably(folder / name, data, mode=0o600)
 
 
 def read_models(folder: Path) -> SiteModels:

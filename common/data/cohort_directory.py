@@ -37,7 +37,7 @@ def read_cohort_directory(path: Path) -> tuple[SiteEntry, ...]:
     entries: list[SiteEntry] = []
     for line, row in enumerate(rows, start=1):
         site, tier = row["site"], _TIERS.get(row["tier"])
-        if not _is_plain_name(site):
+        if not is_plain_name(site):
             problems.append(f"sites.csv, entry {line}: the site's name must be a plain file name")
             continue
         if tier is None:
@@ -74,7 +74,7 @@ def _read_list(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _is_plain_name(site: str) -> bool:
+def is_plain_name(site: str) -> bool:
     """Whether a name can only mean a file in the directory itself."""
     return bool(site) and site.isprintable() and site[0] != "." and not set(site) & set("/\\:")
 

@@ -2,21 +2,24 @@
 
 Sites are the units: patients of one site share its data, its staff and its model, so they are no independent
 evidence about methods. A site counts once, with its mean over seeds, and only where both have a value. With
-fewer than six sites even a win at every one of them has p above 0.05: no test and no interval is given.
+fewer than six sites even a win at every one of them has p above 0.05: no test and no interval is given. With
+a few more, the correction for many methods takes away what a test could find: `least_p_holm` tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import wilcoxon
+from scipy.stats import rankdata, wilcoxon
 
 from common.metrics import METRICS
+from lab.wording import counted
 
 FEWEST_SITES = 6  # 2 / 2⁶ = 0.031: the smallest number of pairs that can be told from chance at 5 %
+LEVEL = 0.05  # below, a difference is called more than chance
 DRAWS = 10_000
 _BLOCK = 1_000  # draws at a time: a table of draws × sites has to fit
 
@@ -36,8 +39,15 @@ class PairedResult:
     high: float | None = None
     improved: float = 0.0  # share of sites with a gain above zero
     p: float | None = None  # Wilcoxon signed-rank, two-sided
-    p_holm: float | None = None  # corrected for all methods of the table
+    favours: str = ""  # the method or the reference, by the sum of signed ranks; neither where that is zero
+    p_holm: float | None = None  # corrected for the methods that can win
+    least_p_holm: float | None = None  # the smallest that so few sites and so many methods allow
     note: str = ""
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether a win at every site would have a corrected p below the level."""
+        return self.least_p_holm is not None and self.least_p_holm < LEVEL
 
 
 def gain(metric: str, value: float, reference: float) -> float:
@@ -53,10 +63,6 @@ def gains(
     """Sites that both have, in order of name, and the gain at each."""
     sites = tuple(sorted(values.keys() & reference.keys()))
     return sites, np.array([gain(metric, values[site], reference[site]) for site in sites])
-
-
-def sites_in_words(count: int) -> str:
-    return f"{count} site{'s' if count != 1 else ''}"
 
 
 def compare_pair(
@@ -83,28 +89,46 @@ def compare_pair(
     )
     if len(sites) < FEWEST_SITES:
         return replace(
-            result, note=f"{sites_in_words(len(sites))}: no test is possible with fewer than {FEWEST_SITES}"
+            result, note=f"{counted(len(sites))}: no test is possible with fewer than {FEWEST_SITES}"
         )
     low, high = median_interval(differences, seed)
     if not np.any(differences):
         return replace(result, low=low, high=high, p=1.0, note="the same at every site")
-    return replace(result, low=low, high=high, p=float(wilcoxon(differences, method="auto").pvalue))
+    p = float(wilcoxon(differences, method="auto").pvalue)
+    return replace(result, low=low, high=high, p=p, favours=_favoured(result, differences))
+
+
+def _favoured(result: PairedResult, differences: NDArray[np.float64]) -> str:
+    """The side that the test leans to. The median gain does not tell: it is zero where half the sites tie."""
+    apart = differences[differences != 0]
+    total = float(np.sum(np.sign(apart) * rankdata(np.abs(apart))))
+    return result.method if total > 0 else result.reference if total < 0 else ""
 
 
 def compare_all(
-    metric: str, reference: str, by_method: Mapping[str, Mapping[str, float]], seed: int = 0
+    metric: str,
+    reference: str,
+    by_method: Mapping[str, Mapping[str, float]],
+    seed: int = 0,
+    corrected: Collection[str] | None = None,
 ) -> tuple[PairedResult, ...]:
-    """Every method against the reference, p-values corrected by Holm for all of them together."""
+    """Every method against the reference. Holm's correction is for those of `corrected` (None: all) together;
+    the others keep their p as it is."""
     found = [
         compare_pair(metric, method, reference, values, by_method[reference], seed)
         for method, values in by_method.items()
         if method != reference
     ]
     results = [result for result in found if result is not None]
-    tested = [index for index, result in enumerate(results) if result.p is not None]
-    corrected = holm([results[index].p or 0.0 for index in tested])
-    for index, p in zip(tested, corrected, strict=True):
-        results[index] = replace(results[index], p_holm=p)
+    tested = [
+        index
+        for index, result in enumerate(results)
+        if result.p is not None and (corrected is None or result.method in corrected)
+    ]
+    found_p = holm([results[index].p or 0.0 for index in tested])
+    least_p = holm([2.0 / 2 ** results[index].sites for index in tested])
+    for index, p, least in zip(tested, found_p, least_p, strict=True):
+        results[index] = replace(results[index], p_holm=p, least_p_holm=least)
     return tuple(results)
 
 

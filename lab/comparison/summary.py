@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from lab.comparison.caveats import Circumstances
+from lab.comparison.caveats import caveats as all_caveats
 from lab.comparison.jobs import JobResult
 from lab.comparison.running import Comparison
-
-FEWEST_SITES = 6  # below, the least p-value of a two-sided signed-rank test stays above 0.03
 
 
 @dataclass(frozen=True)
@@ -89,31 +89,18 @@ def _why_not(runs: list[JobResult], tier: int) -> str:
 
 
 def caveats(comparison: Comparison) -> tuple[str, ...]:
-    """What a reader of the tables has to know."""
+    """What a reader of the tables has to know; methods by the names that the tables have."""
     request = comparison.request
-    found = [
-        "Same splits, first models and budget (rounds × epochs) for all; Ditto trains two models in it, and "
-        "pFedMe takes several gradients on each batch.",
-        f"Settings were tuned on validation rows with {request.trials} trials a method; the same rows stop "
-        "training early."
-        if request.trials
-        else "Nothing was tuned: methods whose defaults do not suit this study look worse than they are.",
-    ]
-    by_reason: dict[str, list[str]] = {}
-    for method, reason in not_run(comparison).items():
-        by_reason.setdefault(reason, []).append(method)
-    found += [f"Not run: {', '.join(names)} ({reason})." for reason, names in by_reason.items()]
-    for tier in (1, 2, 3):
-        count = len(comparison.federation.tier(tier))
-        if 0 < count < FEWEST_SITES:
-            found.append(
-                f"T{tier} has {count} site{'s' if count > 1 else ''}: no test between methods is possible."
-            )
-    if request.seeds == 1:
-        found.append("One seed: differences may be chance of training.")
-    failed = len({(run.job.method, f.site) for run in comparison.runs for f in run.failed})
-    if failed:
-        found.append(f"{failed} pairs of method and site had failed fits: see failures.csv.")
+    failures = [(r.job.method, r.outcome, r.reason) for r in comparison.runs if r.outcome != "done"]
+    at = Circumstances(
+        methods=request.methods,
+        trials=request.trials,
+        seeds=request.seeds,
+        sites={tier: len(comparison.federation.tier(tier)) for tier in (1, 2, 3)},
+        failures=failures,
+        failed_fits=[(run.job.method, f.site) for run in comparison.runs for f in run.failed],
+    )
+    found = all_caveats(at, label=str)
     if comparison.crashes:
         found.append(f"{len(comparison.crashes)} jobs lost their process: call again to have them done.")
     return tuple(found)

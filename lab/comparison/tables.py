@@ -8,12 +8,14 @@
     failures.csv      method, seed, kind, round, site, reason
     rounds.csv        method, seed, round: losses, penalties, the curve on validation rows
     omega.csv         method, seed, round, site, weight in the global model
-    sites.csv         site, tier, region, rows, share of outcomes (suppressed where small)
+    sites.csv         site, tier, region, rows, share of outcomes (each empty where a count is small)
     calibration.csv   method, seed, tier, bin: rows, predicted and observed risk over the tier's sites
     subgroups.csv     method, seed, tier, site, column, category: the plan's metric in that category
     notes.csv         site, note: single-class parts, too few events, sites and rows left out
 
-No number of a single patient is ever written.
+Small counts of rows are said as "fewer than", and calibration, subgroups and shares of outcomes have no small
+cells. metrics.csv and the records have figures of single sites, also of sites with very few patients or with
+one outcome: the folder stays where the data are.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from common.durable_files import write_durably
 from common.plan import StudyPlan
 from lab.comparison.request import command, versions
 from lab.comparison.running import Comparison
+from lab.comparison.small_counts import in_words, size
 from lab.comparison.trials import TUNING_SEED, all_settings
 from lab.federation import Site
 from lab.methods import METHODS
@@ -97,13 +100,14 @@ def write_tables(comparison: Comparison, out: Path) -> None:
 
 
 def _scores(comparison: Comparison, measured: bool) -> Iterable[Row]:
+    floor = comparison.request.plan.limits.min_cell
     for run in comparison.runs:
         for s in run.scores:
             at = (run.job.method, run.job.seed, s.tier, s.site, s.region, s.model, s.metric)
             if measured and s.value is not None:
-                yield (*at, repr(s.value), s.note)
+                yield (*at, repr(s.value), in_words(s.note, floor))
             elif not measured and s.value is None:
-                yield (*at, s.note)
+                yield (*at, in_words(s.note, floor))
 
 
 def _settings(comparison: Comparison) -> Iterable[Row]:
@@ -146,18 +150,19 @@ def _site(plan: StudyPlan, site: Site) -> Row:
         count = int(outcomes.sum())
         if min(count, len(outcomes) - count) >= plan.limits.min_cell:
             share = round(count / len(outcomes), 4)
-    return (site.name, site.tier, site.region, *(len(part) for part in parts), share)
+    sizes = (size(len(part), plan.limits.min_cell) for part in parts)
+    return (site.name, site.tier, site.region, *sizes, share)
 
 
 def _notes(comparison: Comparison) -> Iterable[Row]:
-    federation = comparison.federation
-    for site in federation.sites:
-        yield from ((site.tier, site.name, note) for note in site.data.notes)
-        yield from (
-            (site.tier, site.name, f"{e.rows} rows left out: {e.reason}") for e in site.data.exclusions
-        )
-    for excluded in federation.excluded:
-        yield from ((excluded.tier, excluded.name, f"excluded: {p}") for p in excluded.problems)
+    federation, floor = comparison.federation, comparison.request.plan.limits.min_cell
+    found = [
+        (site.tier, site.name, note)
+        for site in federation.sites
+        for note in (*site.data.notes, *(f"{e.rows} rows left out: {e.reason}" for e in site.data.exclusions))
+    ]
+    found += [(site.tier, site.name, f"excluded: {p}") for site in federation.excluded for p in site.problems]
+    return ((tier, name, in_words(note, floor)) for tier, name, note in found)
 
 
 def _description(comparison: Comparison) -> bytes:

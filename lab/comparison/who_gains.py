@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.stats import linregress, spearmanr, t
 
 from common.metrics import METRICS
-from lab.comparison.paired import FEWEST_SITES, gains, sites_in_words
+from lab.comparison.paired import FEWEST_SITES, gains
+from lab.wording import counted
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def gain_against_alone(
     x = np.array([alone[site] for site in sites])
     points = (metric, method, sites, tuple(x.tolist()), tuple(differences.tolist()))
     if len(sites) < FEWEST_SITES:
-        return GainAgainstAlone(*points, note=f"{sites_in_words(len(sites))}: too few for a correlation")
+        return GainAgainstAlone(*points, note=f"{counted(len(sites))}: too few for a correlation")
     if np.ptp(x) == 0 or np.ptp(differences) == 0:
         return GainAgainstAlone(*points, note="all sites have the same value: nothing to correlate")
     towards_better = 1.0 if METRICS[metric].ideal == 1.0 else -1.0

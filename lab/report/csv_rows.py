@@ -37,6 +37,18 @@ class Line:
             raise FedmapError(f"{self.path}, line {self.number_of}: a whole number is expected", hint=HINT)
         return int(value)
 
+    def count(self, text: str) -> int:
+        value = self.whole(text)
+        if value < 0:
+            raise FedmapError(f"{self.path}, line {self.number_of}: a count is below zero", hint=HINT)
+        return value
+
+    def tier(self, text: str) -> int:
+        value = self.whole(text)
+        if value not in (1, 2, 3):
+            raise FedmapError(f"{self.path}, line {self.number_of}: the tier must be 1, 2 or 3", hint=HINT)
+        return value
+
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Line, Mapping[str, str]]]:
     try:

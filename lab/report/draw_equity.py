@@ -18,7 +18,7 @@ from lab.report.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figur
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, shown
 from lab.report.statistics import REGION, EquityBy, Statistics
-from lab.report.wording import signed
+from lab.wording import signed
 
 _COLOURS = mpl.colormaps["RdBu"]
 

@@ -19,9 +19,7 @@ _GROUP_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e0
 _GROUP_MARKERS = ("o", "s", "^", "D", "v", "P")
 _LABELLED = 40
 _NUMBERED = 8
-NO_MODELS = (
-    "No models were kept: none of the methods has both a global and personal models in the plan's network."
-)
+NO_MODELS = "No models were kept in this folder, so there is nothing to look at."
 
 
 def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
@@ -62,7 +60,8 @@ def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
     caption = (
         "R is what it costs a site to differ from the global model; its quadratic part is fixed by the plan, "
         "its convex part f is learned. A share near zero says that the learned part has hardly any say; a "
-        "large share may still be a constant that pulls nowhere, which only the curvature by layer tells."
+        "large share may still be a constant, or a straight slope, that holds no site the harder the further "
+        "it goes: the curvature by layer tells whether it bends."
     )
     if main != FEDMAP and FEDMAP in means:
         caption += " FedMAP as the plan has it is quadratic only; its variants with a convex part are shown."
@@ -118,7 +117,7 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     if facts.floor is not None:
         axes = panels[1]
         words = "curvature at μ towards the sites\n(dashed: quadratic part alone)"
-        style(axes, "How steep R is there", words, grid="x")
+        style(axes, "How R bends there", words, grid="x")
         bent = [0.0 if layer.curvature is None else layer.curvature for layer in facts.layers]
         axes.barh(places, bent, height=0.62, color="#7b8794")
         axes.axvline(facts.floor, color=INK, linewidth=1.1, linestyle="--")
@@ -140,12 +139,12 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     )
     if facts.has_convex_part:
         caption += (
-            " A curvature beyond the dashed line is what the learned part adds to hold that layer; on the "
+            " A curvature beyond the dashed line says that the learned part bends in that layer; on the "
             "right, "
             "how much of the layer's penalty is learned."
         )
     elif facts.floor is not None:
-        caption += " The prior is quadratic only: it is equally steep everywhere."
+        caption += " The prior is quadratic only: it bends equally everywhere."
     return Picture(name, title, caption, figure)
 
 
@@ -238,14 +237,16 @@ def draw_groups(facts: PriorFacts | None) -> Drawn:
         caption += "Too few sites to look for groups."
     elif facts.groups.clear:
         caption += "Colour and marker are the group."
+    elif facts.groups.found:
+        caption += "Colour and marker are the group; the groups are weak."
     else:
-        caption += "No clear groups were found, so none are marked."
+        caption += "No groups were found, so none are marked."
     return Picture(name, title, caption, figure)
 
 
 def _map(axes: Axes, facts: PriorFacts) -> None:
-    clear = facts.groups is not None and facts.groups.clear
-    groups = facts.groups.of if clear and facts.groups is not None else (1,) * len(facts.sites)
+    found = facts.groups is not None and facts.groups.found
+    groups = facts.groups.of if found and facts.groups is not None else (1,) * len(facts.sites)
     for number in sorted(set(groups)):
         members = [k for k, group in enumerate(groups) if group == number]
         axes.scatter(
@@ -256,7 +257,7 @@ def _map(axes: Axes, facts: PriorFacts) -> None:
             marker=_GROUP_MARKERS[number - 1],
             alpha=0.85,
             linewidths=0,
-            label=f"group {number} ({len(members)})",
+            label=f"group {number} ({len(members)})" if len(members) > 1 else "outlier",
             zorder=3,
         )
     axes.set_aspect("equal", adjustable="datalim")  # distances on the map are then true
@@ -268,5 +269,5 @@ def _map(axes: Axes, facts: PriorFacts) -> None:
                 shortened(site, 16), facts.places[k], (5, 4), textcoords="offset points", fontsize=7.5
             )
         axes.margins(x=0.25, y=0.15)
-    if clear:
+    if found:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)

@@ -128,7 +128,7 @@ def draw_convergence(facts: Facts) -> Drawn:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, handlelength=2.8)
     caption = (
         f"{label} of the models that T1 sites use, on validation patients (median over sites, mean over "
-        "seeds): a line that is still rising at its right end has not converged within these rounds."
+        "seeds): a line that is not yet level at its right end has not converged within these rounds."
     )
     return Picture(name, title, caption, figure)
 
@@ -164,7 +164,7 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
     if facts.description.task == "multiclass":
         return NoPicture(name, title, "A task with more than two classes has no single risk to calibrate.")
     if not tiers:
-        return NoPicture(name, title, "No tier has enough test patients for bins without small counts.")
+        return NoPicture(name, title, "No tier has calibration bins in this folder.")
     side = 3.9 if len(tiers) == 1 else 3.2  # of a panel with its labels
     figure = new_figure(side + 0.95, width=side * len(tiers))
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
@@ -198,8 +198,8 @@ def _calibrated(facts: Facts, statistics: Statistics, tier: int) -> list[ShownMe
     """At most four methods, so that curves can be told apart."""
     has = {b.method for b in facts.calibration if b.tier == tier}
     found = statistics.tier(tier)
-    others = [row for row in (found.methods if found else ()) if shown(row.method).role in ("baseline",)]
-    others.sort(key=lambda row: abs(row.median - METRICS[facts.metric].ideal))
+    others = [row for row in (found.methods if found else ()) if shown(row.method).role == "baseline"]
+    others.sort(key=lambda row: (row.ranked is None, abs(row.median - METRICS[facts.metric].ideal)))
     wanted = [FEDMAP, ALONE, *(row.method for row in others[:1]), ORACLE]
     chosen = [method for method in wanted if method in has]
     return [shown(method) for method in (chosen or sorted(has)[:4])]

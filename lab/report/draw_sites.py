@@ -18,7 +18,7 @@ from lab.report.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figur
 from lab.report.reading import Facts, SiteFact
 from lab.report.shown_methods import ALONE, FEDMAP, shown
 from lab.report.statistics import Statistics
-from lab.report.wording import counted, p_words
+from lab.wording import counted, p_words
 
 _LABELLED = 30  # sites: more names would not be readable
 _TIER_COLOURS = {1: "#1f2933", 2: "#7b8794", 3: "#b8bfc7"}
@@ -104,7 +104,7 @@ def draw_sizes(facts: Facts) -> Drawn:
     if shares and scale.vmin == scale.vmax:
         scale = Normalize(0.0, 2 * shares[0])
     colours = mpl.colormaps["viridis_r"]
-    most = math.sqrt(max(site.rows for site in ordered))
+    most = math.sqrt(max(1, *(site.rows for site in ordered)))
     place = 0.0
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
@@ -138,7 +138,8 @@ def draw_sizes(facts: Facts) -> Drawn:
         )
     caption = (
         "Each bar is a site, sorted by size within its tier: the longer, the more patients (length by square "
-        f"root, see the rings), the darker, the larger the share with the outcome{grey}."
+        f"root, see the rings; small parts are not counted), the darker, the larger the share with the "
+        f"outcome{grey}."
     )
     return Picture(name, title, caption, figure)
 
@@ -205,7 +206,7 @@ def draw_weights(facts: Facts) -> Drawn:
     if len(weights) == 1:
         return NoPicture(name, title, "Only one site trained: it has all the weight.")
     rows = {site.name: site.rows for site in facts.sites if site.name in weights}
-    total = sum(rows.values())
+    total = sum(rows.values()) or 1  # every part may be too small to be told
     ordered = sorted(weights, key=lambda site: -weights[site])
     shares = [rows.get(site, 0) / total for site in ordered]
     colour = shown(FEDMAP).colour

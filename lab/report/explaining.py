@@ -30,7 +30,7 @@ class Explanation:
 
 
 def explain(study: Path, method: str | None, out: Path) -> Explanation:
-    """Writes explanation.txt, layers.csv, sites.csv and the figures into OUT."""
+    """Writes explanation.txt, layers.csv, site_models.csv and the figures into OUT."""
     models, rounds = _find(study, method)
     facts = prior_facts(read_models(models))
     found = Explanation(facts, tuple(explain_layers(facts)), tuple(explain_sites(facts)))
@@ -52,9 +52,10 @@ def explain(study: Path, method: str | None, out: Path) -> Explanation:
         ("layer", *columns),
         ((layer.name, *(asdict(layer)[name] for name in columns)) for layer in facts.layers),
     )
-    groups = (None,) * len(facts.sites) if facts.groups is None else facts.groups.of
+    shown = facts.groups is not None and facts.groups.found
+    groups = facts.groups.of if shown and facts.groups is not None else (None,) * len(facts.sites)
     write_table(
-        out / "sites.csv",
+        out / "site_models.csv",
         ("site", "region", "distance_from_mu", "group"),
         zip(facts.sites, facts.regions, facts.from_mu, groups, strict=True),
     )

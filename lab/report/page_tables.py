@@ -12,7 +12,7 @@ from lab.comparison.paired import PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import FEDMAP, shown
 from lab.report.statistics import REGION, EquityBy, Statistics, TierStatistics
-from lab.report.wording import counted, p_value, plain, signed
+from lab.wording import counted, p_value, plain, signed
 
 NONE = "–"
 
@@ -145,8 +145,10 @@ def _gain(result: PairedResult | None) -> tuple[str, str]:
     gain = signed(result.median_gain)
     if result.low is not None and result.high is not None:
         gain += f" ({signed(result.low)} to {signed(result.high)})"
-    if result.p_holm is None:
+    if result.p is None:
         return gain, "no test"
+    if result.p_holm is None:
+        return gain, f"{p_value(result.p)} (not corrected)"
     return gain, p_value(result.p_holm)
 
 

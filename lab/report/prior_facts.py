@@ -1,9 +1,10 @@
 """What a prior learned, from μ, ψ and the models θ_k of the T1 sites: pure, tensors in, numbers out.
 
 By layer: how far sites went from μ, what that cost them in R and how much of it is the convex part f, and how
-steeply R rises along the way they went (curvature at μ). Between sites: distances of θ_k, groups, and a map.
-f is a sum over parameter tensors, so that its Hessian has one block for each, and a layer is the sum of its
-tensors. All sites start from one model, so that their hidden units correspond and distances mean something.
+R bends along the way they went (curvature at μ; a slope is not looked at). Between sites: distances of θ_k,
+groups, and a map. f is a sum over parameter tensors, so that its Hessian has one block for each, and a layer
+is the sum of its tensors. All sites start from one model, so that their hidden units correspond and distances
+mean something.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from lab.kept_models import SiteModels
 Floats = NDArray[np.float64]
 FEWEST_FOR_GROUPS = 4
 MOST_GROUPS = 6
-CLEAR_GROUPS = 0.25  # mean silhouette below which a grouping is called unclear (Kaufman and Rousseeuw, 1990)
+CLEAR_GROUPS = 0.5  # mean silhouette; between the two a structure is weak (Kaufman and Rousseeuw, 1990)
+WEAK_GROUPS = 0.25
 _BLOCK = 8  # sites at once: ψ can be a hundred times θ
 
 
@@ -54,7 +56,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class Groups:
-    """Sites that resemble each other. Group numbers start at 1, the largest group first."""
+    """Sites that resemble each other. Numbers start at 1, the largest group first; one site is an outlier."""
 
     of: tuple[int, ...]  # by site
     silhouette: float
@@ -62,6 +64,15 @@ class Groups:
     @property
     def count(self) -> int:
         return max(self.of)
+
+    @property
+    def outliers(self) -> int:
+        return sum(self.of.count(number) == 1 for number in range(1, self.count + 1))
+
+    @property
+    def found(self) -> bool:
+        """Clear or weak: worth showing."""
+        return self.silhouette >= WEAK_GROUPS
 
     @property
     def clear(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.report.prior_facts import LayerFacts, PriorFacts
+from lab.report.prior_facts import CLEAR_GROUPS, WEAK_GROUPS, LayerFacts, PriorFacts
 from lab.report.shown_methods import shown
+from lab.wording import counted, joined
 
 _NAMED = 6
 _LITTLE = 0.2
@@ -53,15 +54,14 @@ def _pull(facts: PriorFacts) -> list[str]:
         high, low = tight.curvature or 0.0, loose.curvature or 0.0
         if high < 1.05 * facts.floor:
             said.append(
-                "The learned convex part adds almost nothing: along the ways that sites went, the penalty "
-                "is "
-                f"as steep as its quadratic part alone ({facts.floor:.3g}) in every layer."
+                "The learned convex part hardly bends: along the ways that sites went, the penalty bends as "
+                f"its quadratic part alone does ({facts.floor:.3g}) in every layer. What it adds there is a "
+                "constant or a straight slope, which holds no site harder the further it goes."
             )
         else:
             said.append(
-                f"The prior holds layer {tight.label} tightest: the penalty is {high / facts.floor:.2f} "
-                "times "
-                f"as steep there as its quadratic part alone; it leaves layer {loose.label} loosest "
+                f"The prior holds layer {tight.label} tightest: the penalty bends {high / facts.floor:.2f} "
+                f"times as much there as its quadratic part alone; it leaves layer {loose.label} loosest "
                 f"({low / facts.floor:.2f} times)."
             )
     shares = [(layer, share) for layer in facts.layers if (share := layer.convex_share) is not None]
@@ -79,8 +79,7 @@ def _pull(facts: PriorFacts) -> list[str]:
             if moving < _LITTLE:
                 part = "nearly all" if moving < 0.005 else _percent(1 - moving)
                 said.append(
-                    f"But {part} of the convex part is what every site pays already at μ: a "
-                    "constant, which pulls no site anywhere."
+                    f"But {part} of the convex part is what every site pays already at μ, wherever it goes."
                 )
     return said
 
@@ -104,31 +103,35 @@ def explain_sites(facts: PriorFacts) -> list[str]:
         said.append(f"The two most alike are {facts.sites[other]} and {facts.sites[one]}.")
     if facts.groups is None:
         return [*said, f"{count} sites are too few to look for groups."]
-    if not facts.groups.clear:
+    measure = f"mean silhouette {facts.groups.silhouette:.2f}"
+    if not facts.groups.found:
         return [
             *said,
-            f"No clear groups: the best division ({facts.groups.count} groups) hardly sets sites apart "
-            f"(mean silhouette {facts.groups.silhouette:.2f}; 0.25 and more would be clear).",
+            f"No groups: the best division (in {facts.groups.count}) hardly sets sites apart ({measure}; "
+            f"{WEAK_GROUPS} and more would be a weak sign, {CLEAR_GROUPS} and more clear).",
         ]
-    said.append(
-        f"{facts.groups.count} groups of sites resemble each other more than the others (mean silhouette "
-        f"{facts.groups.silhouette:.2f}):"
-    )
+    groups, outliers = facts.groups.count - facts.groups.outliers, facts.groups.outliers
+    parts = [counted(groups, "group")] if groups else []
+    parts += [counted(outliers, "outlier")] if outliers else []
+    sure = "Clear:" if facts.groups.clear else f"A weak sign, not clear below {CLEAR_GROUPS}:"
+    said.append(f"{sure} sites fall into {joined(parts)} ({measure}).")
     return said + [_group(facts, number) for number in range(1, facts.groups.count + 1)]
 
 
 def _group(facts: PriorFacts, number: int) -> str:
     assert facts.groups is not None
     members = [k for k, group in enumerate(facts.groups.of) if group == number]
+    if len(members) == 1:
+        return f"Outlier: {facts.sites[members[0]]}."
     names = ", ".join(facts.sites[k] for k in members[:_NAMED])
     more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
     regions = Counter(facts.regions[k] for k in members if facts.regions[k])
     where = ""
     if regions and len(set(facts.regions)) > 1:
         region, times = regions.most_common(1)[0]
-        where = f"; {times} of {len(members)} in {region}"
-    plural = "s" if len(members) > 1 else ""
-    return f"Group {number}, {len(members)} site{plural}: {names}{more}{where}."
+        if times >= 2 and 2 * times > len(members):
+            where = f"; {times} of {len(members)} in {region}"
+    return f"Group {number}, {counted(len(members))}: {names}{more}{where}."
 
 
 def _range(layers: tuple[LayerFacts, ...]) -> str:

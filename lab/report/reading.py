@@ -71,7 +71,7 @@ class SiteFact:
     name: str
     tier: int
     region: str
-    rows: int
+    rows: int  # parts of a small number are left out of the sum
     outcome_share: float | None  # None: suppressed, or a task without one
 
 
@@ -118,7 +118,8 @@ class Facts:
     weights: Mapping[str, Mapping[str, float]]
     """Method → site → ω̄ of the last round, mean over seeds."""
     calibration: tuple[BinFact, ...]
-    failures: tuple[tuple[str, str, str], ...]  # (method, kind, reason), each once
+    failures: tuple[tuple[str, str, str], ...]  # (method, kind, reason) of whole runs, each once
+    failed_fits: tuple[tuple[str, str], ...]  # (method, site), each once
     models: SiteModels | None
 
     @property
@@ -138,23 +139,23 @@ class Facts:
 def read_facts(out: Path) -> Facts:
     """Everything that OUT says."""
     description = _description(out)
+    sites = tuple(_sites(out))
+    if not sites:
+        raise FedmapError(f"{out / 'sites.csv'} lists no site", hint=HINT)
+    columns = ("method", "kind", "site", "reason")
+    failures = [tuple(row[name] for name in columns) for _, row in read_rows(out / "failures.csv", columns)]
     values, by_seed = _values(out, description.metric)
     return Facts(
         description=description,
-        sites=tuple(_sites(out)),
+        sites=sites,
         values=values,
         by_seed=by_seed,
         subgroups=_subgroups(out),
         rounds=read_rounds(out),
         weights=_weights(out),
         calibration=tuple(_calibration(out)),
-        failures=tuple(
-            dict.fromkeys(
-                (row["method"], row["kind"], row["reason"])
-                for _, row in read_rows(out / "failures.csv", ("method", "kind", "reason"))
-                if row["kind"] != "site"
-            )
-        ),
+        failures=tuple(dict.fromkeys((m, kind, why) for m, kind, _, why in failures if kind != "site")),
+        failed_fits=tuple(dict.fromkeys((m, site) for m, kind, site, _ in failures if kind == "site")),
         models=find_models(out, description.methods),
     )
 
@@ -191,7 +192,7 @@ def _values(
         lambda: defaultdict(list)
     )
     for line, row in read_rows(out / "metrics.csv", columns):
-        tier = line.whole(row["tier"])
+        tier = line.tier(row["tier"])
         if row["model"] == ("global" if tier == 3 else "personal"):
             value = line.number(row["value"])
             found[tier, row["method"], row["metric"]][row["site"]].append(value)
@@ -207,9 +208,9 @@ def _values(
 def _sites(out: Path) -> Iterator[SiteFact]:
     columns = ("site", "tier", "region", "train", "validation", "test", "outcome_share")
     for line, row in read_rows(out / "sites.csv", columns):
-        rows = sum(line.whole(row[part]) for part in ("train", "validation", "test"))
+        rows = sum(line.count(row[part]) for part in ("train", "validation", "test") if row[part])
         share = line.number(row["outcome_share"]) if row["outcome_share"] else None
-        yield SiteFact(row["site"], line.whole(row["tier"]), row["region"], rows, share)
+        yield SiteFact(row["site"], line.tier(row["tier"]), row["region"], rows, share)
 
 
 def _subgroups(out: Path) -> dict[tuple[int, str, str], dict[tuple[str, str], float]]:
@@ -218,7 +219,7 @@ def _subgroups(out: Path) -> dict[tuple[int, str, str], dict[tuple[str, str], fl
     )
     columns = ("method", "tier", "site", "column", "category", "value")
     for line, row in read_rows(out / "subgroups.csv", columns):
-        key = (line.whole(row["tier"]), row["method"], row["column"])
+        key = (line.tier(row["tier"]), row["method"], row["column"])
         found[key][row["site"], row["category"]].append(line.number(row["value"]))
     return {key: {at: float(np.mean(v)) for at, v in inner.items()} for key, inner in found.items()}
 
@@ -258,5 +259,5 @@ def _weights(out: Path) -> dict[str, dict[str, float]]:
 def _calibration(out: Path) -> Iterator[BinFact]:
     figures = ("predicted", "observed", "low", "high")
     for line, row in read_rows(out / "calibration.csv", ("method", "seed", "tier", "rows", *figures)):
-        whole = (line.whole(row[name]) for name in ("seed", "tier", "rows"))
-        yield BinFact(row["method"], *whole, *(line.number(row[name]) for name in figures))
+        at = (line.whole(row["seed"]), line.tier(row["tier"]), line.count(row["rows"]))
+        yield BinFact(row["method"], *at, *(line.number(row[name]) for name in figures))

@@ -1,7 +1,8 @@
 """From the facts of a comparison to gains, tests, who gains, and equity. Pure: no files, no drawing.
 
 Everything is paired over sites and made for the plan's metric. Methods are held against individual training
-(T1 and T2; nobody trains alone at T3) and against FedMAP. Equity compares training alone with one method.
+(T1 and T2; nobody trains alone at T3) and against FedMAP; p-values are corrected for the methods that can
+win, those of the oracle and of variants stay as they are. Equity compares training alone with one method.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class MethodAtTier:
     upper: float
     seed_low: float  # the median over sites, least and largest of the seeds
     seed_high: float
+    ranked: float | None  # median over the sites at which methods are ranked; None: it lacks one of them
     against_alone: PairedResult | None
     against_fedmap: PairedResult | None
 
@@ -48,10 +50,14 @@ class TierStatistics:
     def find(self, method: str) -> MethodAtTier | None:
         return next((row for row in self.methods if row.method == method), None)
 
-    def best(self, metric: str) -> MethodAtTier | None:
-        """The contender with the best median; None where no method has a figure."""
-        rows = [row for row in self.methods if is_contender(row.method)]
-        return max(rows, key=lambda row: closeness(metric, row.median), default=None)
+    def best(self, metric: str, without: str = "") -> MethodAtTier | None:
+        """The contender with the best median over the same sites; None where none can be ranked."""
+        rows = [
+            (closeness(metric, row.ranked), row)
+            for row in self.methods
+            if row.ranked is not None and is_contender(row.method) and row.method != without
+        ]
+        return max(rows, key=lambda pair: pair[0])[1] if rows else None
 
 
 @dataclass(frozen=True)
@@ -96,17 +102,28 @@ def _tier(facts: Facts, tier: int) -> TierStatistics | None:
     if not scores:
         return None
     alone, fedmap = (_against(facts.metric, reference, scores) for reference in (ALONE, FEDMAP))
+    compared = _ranking_sites(scores)
     rows = []
     for method, values in scores.items():
+        ranked = float(np.median([values[s] for s in compared])) if compared <= values.keys() else None
         lower, median, upper = np.percentile(list(values.values()), [25, 50, 75])
         seeds = facts.by_seed[tier, method]
         rows.append(
             MethodAtTier(
                 *(tier, method, len(values), float(median), float(lower), float(upper)),
-                *(min(seeds), max(seeds), alone.get(method), fedmap.get(method)),
+                *(min(seeds), max(seeds), ranked, alone.get(method), fedmap.get(method)),
             )
         )
     return TierStatistics(tier, len(facts.tier(tier)), tuple(rows))
+
+
+def _ranking_sites(scores: Mapping[str, Mapping[str, float]]) -> frozenset[str]:
+    """Medians over different sites say nothing of methods: those of FedMAP count, or else of the contender
+    with the most."""
+    if FEDMAP in scores:
+        return frozenset(scores[FEDMAP])
+    contenders = [frozenset(values) for method, values in scores.items() if is_contender(method)]
+    return max(contenders or [frozenset(values) for values in scores.values()], key=len)
 
 
 def _against(
@@ -114,7 +131,8 @@ def _against(
 ) -> dict[str, PairedResult]:
     if reference not in scores:
         return {}
-    return {result.method: result for result in compare_all(metric, reference, scores)}
+    can_win = [method for method in scores if is_contender(method)]
+    return {result.method: result for result in compare_all(metric, reference, scores, corrected=can_win)}
 
 
 def _who_gains(facts: Facts) -> list[WhoGains]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.metrics import metric_label
-from lab.comparison.paired import FEWEST_SITES, PairedResult
+from lab.comparison.caveats import Circumstances, caveats
+from lab.comparison.paired import LEVEL, PairedResult
 from lab.report.reading import Facts
 from lab.report.shown_methods import ALONE, FEDMAP, ORACLE, is_contender, shown
 from lab.report.statistics import MethodAtTier, Statistics, TierStatistics, closeness
-from lab.report.wording import counted, p_words
+from lab.wording import counted, joined, p_words
 
-LEVEL = 0.05  # of the corrected p-value
-_TIER_WORDS = {1: "that train together", 2: "that fine-tune the shared model once", 3: "that only use it"}
+_TIER_WORDS = {1: "train together", 2: "fine-tune the shared model once", 3: "only use it"}
+_TIER_WORD = {1: "trains with the others", 2: "fine-tunes the shared model once", 3: "only uses it"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def judge(facts: Facts, statistics: Statistics) -> Verdict:
     return Verdict(
         opening=_opening(facts, statistics),
         tiers=tuple((tier.tier, _tier(facts, statistics.metric, tier)) for tier in statistics.tiers),
-        caveats=tuple(_caveats(facts)),
+        caveats=tuple(_caveats(facts, statistics)),
     )
 
 
@@ -38,10 +39,10 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
     described = facts.description
     run = {method for _, method, _ in facts.values}
     there = [tier for tier in (1, 2, 3) if facts.tier(tier)]
-    tiers = [f"{len(facts.tier(tier))} {_TIER_WORDS[tier]} (T{tier})" for tier in there]
-    of_sites = f"{counted(len(facts.sites), 'site')}: {_joined(tiers)}"
+    tiers = [_sites_of(len(facts.tier(tier)), tier) for tier in there]
+    of_sites = f"{counted(len(facts.sites))}: {joined(tiers)}"
     if len(there) == 1:
-        of_sites = f"{counted(len(facts.sites), 'site')} {_TIER_WORDS[there[0]]} (T{there[0]})"
+        of_sites = _sites_of(len(facts.sites), there[0], "site")
     seeds = len(described.seeds)
     text = (
         f"{counted(len(run), 'method')} {'were' if len(run) != 1 else 'was'} compared at "
@@ -55,48 +56,74 @@ def _opening(facts: Facts, statistics: Statistics) -> str:
     return text
 
 
+def _sites_of(count: int, tier: int, word: str = "") -> str:
+    """'1 that fine-tunes the shared model once (T2)'."""
+    number = counted(count, word) if word else str(count)
+    return f"{number} that {(_TIER_WORD if count == 1 else _TIER_WORDS)[tier]} (T{tier})"
+
+
 def _tier(facts: Facts, metric: str, tier: TierStatistics) -> str:
     fedmap = tier.find(FEDMAP)
-    rivals = [row for row in tier.methods if is_contender(row.method) and row.method != FEDMAP]
-    rival = max(rivals, key=lambda row: closeness(metric, row.median), default=None)
-    if fedmap is None:
+    rival = tier.best(metric, without=FEDMAP)
+    unranked = _unranked(tier)
+    if fedmap is None or fedmap.ranked is None:
         why = _why_absent(facts)
         if rival is None:
             return f"{why} No other method has a figure here."
-        return f"{why} The best median is that of {_figure(rival)}."
+        return " ".join([f"{why} The best median is that of {_figure(rival)}.", *unranked])
     if rival is None:
-        return f"Only FedMAP has a figure here (median {fedmap.median:.3f}), and nothing stands beside it."
-    said = [_race(metric, fedmap, rival)]
+        where = "at all of its sites" if unranked else "here"
+        only = f"Only FedMAP has a figure {where} (median {fedmap.ranked:.3f}), and nothing stands beside it."
+        return " ".join([only, *unranked])
+    said = [_race(metric, fedmap, rival), *unranked]
+    if fedmap.sites < tier.sites:
+        said.append(
+            f"Medians here are over the {fedmap.sites} of {tier.sites} sites at which FedMAP has a figure."
+        )
     if fedmap.against_alone is not None:
         said.append(_alone(fedmap.against_alone))
     said += _variants(metric, tier, fedmap)
     oracle = tier.find(ORACLE)
-    if oracle is not None:
-        said.append(f"Pooling all patients in one place, which is not allowed, reaches {oracle.median:.3f}.")
+    if oracle is not None and oracle.ranked is not None:
+        said.append(f"Pooling all patients in one place, which is not allowed, reaches {oracle.ranked:.3f}.")
     return " ".join(said)
+
+
+def _unranked(tier: TierStatistics) -> list[str]:
+    """Methods that could win, and lack a site at which the others are ranked."""
+    names = [
+        f"{shown(row.method).label} ({row.sites} of {tier.sites} sites)"
+        for row in tier.methods
+        if is_contender(row.method) and row.ranked is None
+    ]
+    return [f"Not ranked, because figures at some sites are missing: {joined(names)}."] if names else []
 
 
 def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     """FedMAP and the best of the others, with what the paired test says of the two."""
-    ahead = closeness(metric, fedmap.median) - closeness(metric, rival.median)
+    ours, theirs = fedmap.ranked or 0.0, rival.ranked or 0.0
     paired = rival.against_fedmap
-    if round(fedmap.median, 3) == round(rival.median, 3):
-        first = f"FedMAP and {shown(rival.method).label} have the same median ({fedmap.median:.3f})"
-    elif ahead > 0:
-        first = f"FedMAP came first (median {fedmap.median:.3f}), ahead of {_figure(rival)}"
+    if round(ours, 3) == round(theirs, 3):
+        first = f"FedMAP and {shown(rival.method).label} have the same median ({ours:.3f})"
+    elif closeness(metric, ours) > closeness(metric, theirs):
+        first = f"FedMAP came first (median {ours:.3f}), ahead of {_figure(rival)}"
     else:
-        first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {fedmap.median:.3f}"
+        first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {ours:.3f}"
     if paired is None:
         return first + "; the two share no site, so they cannot be tested."
     if paired.p_holm is None:
         return f"{first}; with {counted(paired.sites, 'site')} no test can tell this from chance."
+    if not paired.can_tell:
+        return (
+            f"{first}; with {counted(paired.sites, 'site')} and so many methods to correct for, no test can "
+            "tell this from chance."
+        )
     if paired.p_holm >= LEVEL:
         sure = p_words(paired.p_holm)
         return f"{first}; the difference may be chance ({sure}): the two are statistically level."
-    better = shown(rival.method).label if paired.median_gain > 0 else "FedMAP"
     return (
-        f"{first}; paired over {counted(paired.sites, 'site')}, {better} is better beyond chance "
-        f"({p_words(paired.p_holm)})."
+        f"{first}; paired over {counted(paired.sites, 'site')}, {shown(paired.favours).label} is better "
+        f"beyond chance ({p_words(paired.p_holm)})."
     )
 
 
@@ -113,7 +140,7 @@ def _alone(paired: PairedResult) -> str:
     said = (
         f"Against training alone, sites {change}{amount} at the median, {better} of {paired.sites} did better"
     )
-    if paired.p_holm is None:
+    if paired.p_holm is None or not paired.can_tell:
         return said + "."
     sure = "beyond chance" if paired.p_holm < LEVEL else "possibly by chance"
     return f"{said}, {sure} ({p_words(paired.p_holm)})."
@@ -121,16 +148,31 @@ def _alone(paired: PairedResult) -> str:
 
 def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[str]:
     """A variant that does better is not hidden behind its own method."""
-    rows = [row for row in tier.methods if shown(row.method).role == "variant"]
-    best = max(rows, key=lambda row: closeness(metric, row.median), default=None)
-    if best is None or closeness(metric, round(best.median, 3)) <= closeness(metric, round(fedmap.median, 3)):
+    rows = [
+        (row, row.ranked)
+        for row in tier.methods
+        if shown(row.method).role == "variant" and row.ranked is not None
+    ]
+    if not rows:
         return []
-    paired = best.against_fedmap
-    sure = (
-        ", which may be chance" if paired is None or paired.p_holm is None or paired.p_holm >= LEVEL else ""
-    )
+    best, median = max(rows, key=lambda pair: closeness(metric, pair[1]))
+    if closeness(metric, round(median, 3)) <= closeness(metric, round(fedmap.ranked or 0.0, 3)):
+        return []
     label = shown(best.method).label
-    return [f"Of FedMAP's variants, {label} did better with {best.median:.3f}{sure}."]
+    sure = _sure_of_variant(best.against_fedmap)
+    return [f"Of FedMAP's variants, {label} has the better median with {median:.3f}{sure}."]
+
+
+def _sure_of_variant(paired: PairedResult | None) -> str:
+    """A variant cannot win, so its p is not corrected: that can only make it look surer than it is."""
+    if paired is None or paired.p is None:
+        return ", which may be chance"
+    if paired.favours == FEDMAP:
+        chance = "" if paired.p < LEVEL else ", which may be chance"
+        return f"; paired over sites, FedMAP is favoured ({p_words(paired.p)}, not corrected{chance})"
+    if paired.p >= LEVEL:
+        return f", which may be chance ({p_words(paired.p)}, not corrected)"
+    return f", and the pairs favour it as well ({p_words(paired.p)}, not corrected)"
 
 
 def _why_absent(facts: Facts) -> str:
@@ -140,56 +182,43 @@ def _why_absent(facts: Facts) -> str:
     return f"FedMAP has no figure here{f' ({reasons[0]})' if reasons else ''}."
 
 
-def _caveats(facts: Facts) -> list[str]:
+def _caveats(facts: Facts, statistics: Statistics) -> list[str]:
     described = facts.description
-    found = [
-        "All methods had the same splits, first models and budget of rounds and epochs."
-        if described.trials == 0
-        else "All methods had the same splits, first models and budget, and were tuned on validation rows "
-        f"with {described.trials} trials each."
-    ]
-    if described.trials == 0:
-        found.append(
-            "Nothing was tuned: a method whose defaults do not suit this study looks worse than it is."
-        )
-    if len(described.seeds) == 1:
-        found.append("One seed: differences may be chance of training.")
-    for tier in (1, 2, 3):
-        sites = len(facts.tier(tier))
-        if 0 < sites < FEWEST_SITES:
-            found.append(
-                f"T{tier} has {counted(sites, 'site')}: no test between methods is possible with fewer than "
-                f"{FEWEST_SITES}."
-            )
-    found += _failures(facts)
+    at = Circumstances(
+        methods=described.methods,
+        trials=described.trials,
+        seeds=len(described.seeds),
+        sites={tier: len(facts.tier(tier)) for tier in (1, 2, 3)},
+        failures=facts.failures,
+        failed_fits=facts.failed_fits,
+    )
+    found = caveats(at, lambda method: shown(method).label)
+    found += [text for tier in statistics.tiers if (text := _corrected_away(tier))]
     if described.excluded_sites:
         found.append(
-            f"Left out because their data did not pass the checks: {_joined(described.excluded_sites)}."
+            f"Left out because their data did not pass the checks: {joined(described.excluded_sites)}."
         )
     if ALONE not in described.methods:
         found.append("Training alone is not part of this comparison, so no gain over it can be given.")
     return found
 
 
-def _failures(facts: Facts) -> list[str]:
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for method, kind, reason in facts.failures:
-        by_reason.setdefault((kind, reason), []).append(shown(method).label)
-    words = {"undefined": "Not run", "diverged": "Diverged in at least one seed", "crashed": "Not finished"}
-    return [
-        f"{words.get(kind, kind)}: {', '.join(names)} ({reason})."
-        for (kind, reason), names in by_reason.items()
-    ]
+def _corrected_away(tier: TierStatistics) -> str:
+    """Where a win at every site would still not be told from chance, because so many methods are tested."""
+    tested = [r for row in tier.methods if (r := row.against_fedmap) is not None and r.p_holm is not None]
+    if not tested or any(result.can_tell for result in tested):
+        return ""
+    return (
+        f"T{tier.tier} has {counted(tier.sites, 'site')} and {counted(len(tested), 'method')} to hold "
+        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so "
+        "no test between methods can succeed."
+    )
 
 
 def _figure(row: MethodAtTier) -> str:
-    return f"{shown(row.method).label} ({row.median:.3f})"
+    return f"{shown(row.method).label} ({row.median if row.ranked is None else row.ranked:.3f})"
 
 
 def _measure(metric: str) -> str:
     label = metric_label(metric)
     return label if label[:2].isupper() else label[0].lower() + label[1:]
-
-
-def _joined(parts: tuple[str, ...] | list[str]) -> str:
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

@@ -98,3 +98,29 @@ def test_all_methods_of_a_table_are_corrected_together() -> None:
     assert set(results) == {"b", "l"}
     assert results["b"].p_holm == pytest.approx(2 * (results["b"].p or 0.0))
     assert (results["l"].p_holm or 0.0) > 0.05
+
+
+def test_the_side_that_a_test_favours_is_that_of_its_ranks_where_the_median_gain_is_zero() -> None:
+    reference = _sites([0.7] * 20)
+    better_at_nine = _sites([0.71 + 0.001 * number for number in range(9)] + [0.7] * 11)
+    for values, favoured in ((better_at_nine, "a"), (reference, "")):
+        result = compare_pair("auroc", "a", "b", values, reference)
+        assert result is not None
+        assert (result.median_gain, result.favours) == (0.0, favoured)
+    turned = compare_pair("auroc", "b", "a", reference, better_at_nine)
+    assert turned is not None
+    assert turned.favours == "a"
+
+
+def test_only_the_methods_asked_for_are_corrected_and_the_least_p_follows_their_number() -> None:
+    alone = _sites([0.6 + 0.01 * number for number in range(7)])
+    by_method = {"individual": alone} | {
+        name: {site: value + 0.01 + 0.1 * value for site, value in alone.items()} for name in "abc"
+    }
+    results = compare_all("auroc", "individual", by_method, corrected="ab")
+    assert [result.p for result in results] == pytest.approx([2 / 2**7] * 3)
+    assert [result.p_holm for result in results[:2]] == pytest.approx([2 * 2 / 2**7] * 2)
+    assert [result.least_p_holm for result in results[:2]] == pytest.approx([2 * 2 / 2**7] * 2)
+    assert (results[2].p_holm, results[2].can_tell) == (None, False)
+    every = compare_all("auroc", "individual", by_method | dict.fromkeys("defg", alone))
+    assert not any(result.can_tell for result in every)

@@ -43,6 +43,7 @@ class MadeOut:
     rounds: Sequence[tuple[str, int, float, float, float]] = ()  # method, round, R, f, validation figure
     weights: Mapping[str, float] = field(default_factory=dict)  # FedMAP's, last round
     failures: Sequence[tuple[str, str, str]] = ()  # method, kind, reason
+    failed_fits: Sequence[tuple[str, str]] = ()  # method, site
     plan: StudyPlan = field(default_factory=lambda: parse_plan(PLAN, "plan.toml"))
 
 
@@ -114,7 +115,10 @@ def write_out(out: Path, made: MadeOut) -> Path:
     _table(
         out / "failures.csv",
         ("method", "seed", "kind", "round", "site", "reason"),
-        ((method, 0, kind, "", "", reason) for method, kind, reason in made.failures),
+        [
+            *((method, 0, kind, "", "", reason) for method, kind, reason in made.failures),
+            *((method, 0, "site", 1, site, "the loss is not finite") for method, site in made.failed_fits),
+        ],
     )
     return out
 

@@ -138,10 +138,29 @@ def test_what_cannot_be_drawn_is_said_in_words(tmp_path: Path) -> None:
         "FedMAP and Alone not in this comparison",
         "no weights ω",
         "No models were kept",
-        "No tier has enough test patients",
+        "No tier has calibration bins in this folder",
     ):
         assert reason in text, reason
     assert not (out / "figures" / "weights.png").exists()
+
+
+@pytest.mark.parametrize("metric", ["auroc", "brier"])
+def test_convergence_is_a_level_line_whichever_way_is_better(tmp_path: Path, metric: str) -> None:
+    made = MadeOut(SITES, VALUES, metric, rounds=[("fedmap", n, 1.0, 0.0, 0.7) for n in (1, 2)])
+    text = " ".join(read(write_report(write_out(tmp_path / "out", made))).text)
+    assert "not yet level at its right end" in text
+    assert "rising" not in text.split("Convergence over the rounds")[1].split("What the prior")[0]
+
+
+def test_parts_too_small_to_be_told_are_drawn_as_nothing(tmp_path: Path) -> None:
+    out = write_out(tmp_path / "out", MadeOut(SITES, VALUES, weights=dict.fromkeys(NAMES, 1 / 8)))
+    lines = [f"{name},{site.tier},,,,," for name, site in SITES.items()]
+    (out / "sites.csv").write_text(
+        "site,tier,region,train,validation,test,outcome_share\n" + "\n".join(lines)
+    )
+    text = " ".join(read(write_report(out)).text)
+    assert (out / "figures" / "site-sizes.png").is_file()
+    assert "keep them where the data are" in text
 
 
 def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
@@ -154,6 +173,16 @@ def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
     assert (tmp_path / "explained" / "prior-by-layer.png").is_file()
 
 
+def test_explain_into_the_folder_of_the_comparison_leaves_its_tables_alone(tmp_path: Path) -> None:
+    study = write_out(tmp_path / "out", RICH)
+    offsets = {name: 0.1 * (number % 2) for number, name in enumerate(NAMES)}
+    write_made_models(study / "models" / "fedmap", RICH, PriorSettings(convex=False), offsets)
+    before = {path: path.read_bytes() for path in study.iterdir() if path.is_file()}
+    explain(study, None, study)
+    assert {path: path.read_bytes() for path in before} == before
+    assert (study / "site_models.csv").read_text().startswith("site,region,distance_from_mu")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -162,6 +191,10 @@ def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
         ("comparison.json", "no json", "cannot be used"),
         ("metrics.csv", "method,seed\n", "lacks the column"),
         ("sites.csv", "site,tier,region,train,validation,test,outcome_share\na,1,,x,1,1,\n", "line 2"),
+        ("sites.csv", "site,tier,region,train,validation,test,outcome_share\n", "lists no site"),
+        ("sites.csv", "site,tier,region,train,validation,test,outcome_share\na,4,,1,1,1,\n", "1, 2 or 3"),
+        ("sites.csv", "site,tier,region,train,validation,test,outcome_share\na,1,,-9,1,1,\n", "below zero"),
+        ("metrics.csv", "method,seed,tier,site,model,metric,value\nfedmap,0,7,a,,,1\n", "1, 2 or 3"),
         ("rounds.csv", "method,seed,round,penalty,convex_penalty,personal,shared\nfedmap,0\n", "cut off"),
         ("omega.csv", "\xff\xfe", "UTF-8"),
         ("calibration.csv", None, "no such file"),

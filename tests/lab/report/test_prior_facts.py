@@ -18,7 +18,7 @@ from common.algorithm.settings import PriorSettings
 from common.errors import FedmapError
 from common.models import model_of
 from lab.kept_models import ABOUT, SiteModels, read_models
-from lab.report.prior_facts import convex_by_tensor, curvature_along, prior_facts
+from lab.report.prior_facts import Groups, convex_by_tensor, curvature_along, prior_facts
 from lab.report.prior_words import explain_layers, explain_sites
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models
 
@@ -60,6 +60,16 @@ def test_a_quadratic_prior_is_as_steep_as_alpha_says_in_every_layer(folder: Path
     assert "quadratic only" in " ".join(explain_layers(facts))
 
 
+def test_curvature_is_called_a_bend_and_never_a_slope(folder: Path) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    floor = facts.floor or 0.0
+    for times, said in ((1.0, "a constant or a straight slope"), (3.0, "bends 3.00 times as much")):
+        layers = tuple(replace(layer, curvature=times * floor) for layer in facts.layers)
+        words = " ".join(explain_layers(replace(facts, layers=layers)))
+        assert said in words
+        assert "steep" not in words
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000))
 def test_curvature_is_the_second_difference_of_the_penalty_and_never_below_its_floor(seed: int) -> None:
@@ -94,6 +104,30 @@ def test_two_kinds_of_sites_are_found_named_and_stand_apart(folder: Path) -> Non
     assert not facts.distances.diagonal().any()
 
 
+@pytest.mark.parametrize(
+    ("silhouette", "said"), [(0.24, "No groups"), (0.3, "A weak sign"), (0.5, "Clear: sites fall into")]
+)
+def test_groups_are_called_clear_only_from_a_silhouette_of_a_half(
+    folder: Path, silhouette: float, said: str
+) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    assert facts.groups is not None
+    words = " ".join(explain_sites(replace(facts, groups=replace(facts.groups, silhouette=silhouette))))
+    assert said in words
+    assert ("Clear" in words) == (silhouette >= 0.5)
+
+
+def test_one_site_apart_is_an_outlier_and_a_region_is_named_for_a_majority_only(folder: Path) -> None:
+    facts = prior_facts(made(folder, SMALL, OFFSETS))
+    regions = ("north", "north", "south", "east", "west", "east", "east", "north")
+    groups = Groups((1, 1, 1, 1, 1, 2, 2, 3), 0.6)
+    said = explain_sites(replace(facts, regions=regions, groups=groups))
+    assert "Clear: sites fall into 2 groups and 1 outlier (mean silhouette 0.60)." in said
+    assert "Group 1, 5 sites: s0, s1, s2, s3, s4." in said, "two of five are no majority"
+    assert "Group 2, 2 sites: s5, s6; 2 of 2 in east." in said
+    assert "Outlier: s7." in said
+
+
 def test_one_site_is_explained_without_others(folder: Path) -> None:
     facts = prior_facts(made(folder, SMALL, {"s0": 0.3}))
     assert facts.groups is None
@@ -110,3 +144,20 @@ def test_damaged_models_are_refused_with_a_hint(folder: Path) -> None:
     with pytest.raises(FedmapError, match="not written by this version") as caught:
         read_models(target)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "a/b", ""])
+def test_a_site_whose_name_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
+    made(folder, SMALL, {"s0": 0.1, "s1": 0.2, "s2": 0.3})
+    about = folder / "True-3" / ABOUT
+    about.write_text(about.read_text().replace('"s0"', f'"{name}"'))
+    with pytest.raises(FedmapError, match="cannot be used") as caught:
+        read_models(about.parent)
+    assert caught.value.hint
+
+
+def test_models_are_for_their_owner_alone(folder: Path) -> None:
+    made(folder, SMALL, {"s0": 0.1, "s1": 0.2, "s2": 0.3, "s3": 0.4})
+    kept = folder / "True-4"
+    assert {path.stat().st_mode & 0o777 for path in (kept, kept / "personal")} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in kept.rglob("*") if path.is_file()} == {0o600}

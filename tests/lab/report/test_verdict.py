@@ -55,15 +55,85 @@ def test_a_difference_that_may_be_chance_is_called_level(tmp_path: Path) -> None
     assert "statistically level" in said
 
 
-def test_a_variant_that_does_better_is_not_hidden(tmp_path: Path) -> None:
+def test_where_most_sites_tie_the_test_and_not_the_median_gain_says_who_is_better(tmp_path: Path) -> None:
+    names = [f"s{number:02}" for number in range(20)]
+    fedmap = dict.fromkeys(names, 0.7)
+    fedavg = {name: 0.7 + (0.01 + 0.001 * place if place < 9 else 0.0) for place, name in enumerate(names)}
+    values = {m: {n: (v,) for n, v in of.items()} for m, of in (("fedavg", fedavg), ("fedmap", fedmap))}
+    said = judge_made(tmp_path, MadeOut({name: MadeSite() for name in names}, values)).tiers[0][1]
+    assert "FedAvg is better beyond chance" in said
+    assert "FedMAP is better" not in said
+
+
+def test_a_variant_with_a_better_median_is_not_hidden(tmp_path: Path) -> None:
     said = verdict(tmp_path, fedmap=shifted(0.01), fedmap_quadratic=shifted(0.05)).tiers[0][1]
-    assert "FedMAP (quadratic) did better with 0.715" in said
+    assert "FedMAP (quadratic) has the better median with 0.715, and the pairs favour it as well" in said
+
+
+def test_a_variant_with_a_better_median_whose_pairs_favour_fedmap_is_said_so(tmp_path: Path) -> None:
+    variant = shifted(-0.004)
+    variant |= {name: (ALONE[name] + 0.0045,) for name in NAMES[6:8]}  # the two in the middle
+    said = verdict(tmp_path, fedmap=shifted(0.0), fedmap_quadratic=variant).tiers[0][1]
+    assert "FedMAP (quadratic) has the better median" in said
+    assert "paired over sites, FedMAP is favoured" in said
+
+
+@pytest.mark.parametrize(("sites", "possible"), [(6, False), (8, True)])
+def test_a_test_that_the_correction_makes_hopeless_is_not_called_level(
+    tmp_path: Path, sites: int, possible: bool
+) -> None:
+    few = NAMES[:sites]
+    shifts = {"individual": 0.0, "fedavg": 0.01, "fedprox": 0.02, "ditto": 0.03, "fedmap": 0.05}
+    values = {m: {n: (ALONE[n] + s + 0.001 * i,) for i, n in enumerate(few)} for m, s in shifts.items()}
+    found = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values))
+    said = found.tiers[0][1]
+    assert "statistically level" not in said
+    assert ("no test can tell this from chance" in said) is not possible
+    assert ("better beyond chance" in said) is possible
+    hopeless = any("no test between methods can succeed" in caveat for caveat in found.caveats)
+    assert hopeless is not possible
+
+
+def test_variants_and_the_oracle_do_not_use_up_the_tests_of_methods_that_can_win(tmp_path: Path) -> None:
+    few = NAMES[:7]
+    shifts = {
+        "individual": 0.0,
+        "fedmap": 0.05,
+        "pooled": 0.04,
+        "fedmap-quadratic": 0.03,
+        "fedmap-paper": 0.02,
+    }
+    values = {m: {n: (ALONE[n] + s + 0.001 * i,) for i, n in enumerate(few)} for m, s in shifts.items()}
+    said = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values)).tiers[0][1]
+    assert "FedMAP is better beyond chance (p = 0.016)" in said
 
 
 def test_the_oracle_never_wins(tmp_path: Path) -> None:
     said = verdict(tmp_path, pooled=shifted(0.2), fedmap=shifted(0.05)).tiers[0][1]
     assert "FedMAP came first" in said
     assert "which is not allowed, reaches 0.865" in said
+
+
+def test_a_method_with_figures_at_a_few_good_sites_cannot_win_and_is_named(tmp_path: Path) -> None:
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(0.0), "ditto": {NAMES[-1]: (0.99,)}, "fedmap": shifted(0.05)},
+    )
+    facts = read_facts(write_out(tmp_path / "out", made))
+    statistics = compute(facts)
+    best = statistics.tiers[0].best("auroc")
+    assert best is not None
+    assert best.method == "fedmap"
+    said = judge(facts, statistics).tiers[0][1]
+    assert "FedMAP came first" in said
+    assert "Not ranked, because figures at some sites are missing: Ditto (1 of 14 sites)." in said
+
+
+def test_where_fedmap_lacks_sites_all_medians_are_over_those_it_has(tmp_path: Path) -> None:
+    few: dict[str, tuple[float, ...]] = {name: (ALONE[name] - 0.01,) for name in NAMES[7:]}
+    said = verdict(tmp_path, fedmap=few).tiers[0][1]
+    assert "FedMAP did not come first: Alone (0.700) is ahead of its 0.690" in said, "0.665 over all sites"
+    assert "over the 7 of 14 sites at which FedMAP has a figure" in said
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -99,3 +169,23 @@ def test_a_lower_brier_score_wins(tmp_path: Path) -> None:
     said = judge_made(tmp_path, replace(made, metric="brier")).tiers[0][1]
     assert "FedMAP came first (median 0.215)" in said
     assert "sites gained 0.050" in said
+
+
+def test_failed_fits_of_single_sites_are_counted_and_named(tmp_path: Path) -> None:
+    made = MadeOut(
+        {name: MadeSite() for name in NAMES},
+        {"individual": shifted(0.0), "ditto": shifted(0.01), "fedmap": shifted(0.02)},
+        failed_fits=[("fedmap", "s03"), ("fedmap", "s03"), ("ditto", "s05")],
+    )
+    said = " ".join(judge_made(tmp_path, made).caveats)
+    assert "2 pairs of method and site: FedMAP at s03 and Ditto at s05" in said
+    assert "Ditto trains two models in it" in said, "the budget is not the same in every sense"
+    assert "pFedMe" not in said, "it is not part of the comparison"
+
+
+def test_one_site_of_a_tier_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
+    made = MadeOut(
+        {"a": MadeSite(), "b": MadeSite(), "clinic": MadeSite(2)}, {"fedmap": {"a": (0.7,), "b": (0.7,)}}
+    )
+    opening = judge_made(tmp_path, made).opening
+    assert "3 sites: 2 that train together (T1) and 1 that fine-tunes the shared model once (T2)" in opening

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 SMALLEST_P = 0.001
 
 
@@ -17,6 +19,11 @@ def plain(value: float) -> str:
 
 def counted(number: int, word: str = "site") -> str:
     return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
 def p_value(value: float) -> str:
