@@ -129,12 +129,17 @@ def test_a_token_works_once_also_when_two_use_it_at_the_same_moment(centre: Runn
     told: list[type[FedmapError]] = []
 
     def enrol(_: int) -> bool:
-        try:
-            centre.enrol("twice", token, _csr("twice"))
-        except grpc.RpcError as error:
-            told.append(type(typed_error(error)))
-            return False
-        return True
+        for _again in range(5):  # on a busy machine a call may run out of time: ask again, as an agent does
+            try:
+                centre.enrol("twice", token, _csr("twice"))
+            except grpc.RpcError as error:
+                kind = type(typed_error(error))
+                if kind is UnreachableError:
+                    continue
+                told.append(kind)
+                return False
+            return True
+        return False
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(enrol, range(4))) == [False, False, False, True]
