@@ -10,8 +10,6 @@ by `remove`.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from common.bundles.signing import shown_fingerprint
 from common.bundles.verification import Trust, VerifiedBundle, against_installed, verify_bundle
 from common.bundles.withdrawals import Withdrawals
 from common.digests import file_sha256
-from common.durable_files import DurableWriter, make_folder, remove_leftovers, storage_error
+from common.durable_files import DurableWriter, make_folder, remove_leftovers, storage_error, waiting_lock
 from common.errors import ConflictError, IntegrityError, NotFoundError, StateError
 from common.names import shown
 from site_agent.audit_log import AGENT, AuditLog
@@ -235,18 +233,9 @@ class BundleStore:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One writer at a time; the others wait, for each is done within seconds."""
-        make_folder(self.folder)
         make_folder(self._audit_path.parent)
-        lock = self.folder / "lock"
-        try:
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise storage_error(error, lock) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with waiting_lock(self.folder / "lock"):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _changed(path: Path) -> IntegrityError:
