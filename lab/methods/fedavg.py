@@ -9,12 +9,14 @@ is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from common.algorithm.aggregation import SiteParameters
+from common.algorithm.prior import Prior
 from lab.engines import Engine
 from lab.federation import Federation, Site
-from lab.methods.method import Method, Served, Trained, Watch, common_start
+from lab.methods.method import Method, Progress, Served, Trained, Watch, common_start
 from lab.methods.rounds import fine_tune, run_rounds
 from lab.methods.scheme import baseline_settings
 
@@ -24,10 +26,12 @@ class FedAvg(Method):
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         settings = baseline_settings(federation.settings)
         start = common_start(federation, settings.prior, seed)
-        trained = run_rounds(federation, engine, settings, start, rounds, seed, watch, penalised=False)
-        assert trained.prior is not None
-        shared = SiteParameters(trained.prior.mu, trained.prior.buffers)
-        return replace(trained, personal=dict.fromkeys(trained.personal, shared))
+
+        def watch_shared(progress: Progress) -> None:
+            watch(replace(progress, personal=_one_for_all(progress.prior, progress.personal)))
+
+        trained = run_rounds(federation, engine, settings, start, rounds, seed, watch_shared, penalised=False)
+        return replace(trained, personal=_one_for_all(trained.prior, trained.personal))
 
     def personalise(
         self,
@@ -41,3 +45,9 @@ class FedAvg(Method):
         assert trained.prior is not None
         settings = baseline_settings(federation.settings)
         return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)
+
+
+def _one_for_all(prior: Prior | None, sites: Iterable[str]) -> Mapping[str, SiteParameters]:
+    """What a site uses is the global model, not its own last fit, which only went into the average."""
+    assert prior is not None
+    return dict.fromkeys(sites, SiteParameters(prior.mu, prior.buffers))

@@ -38,16 +38,15 @@ def tier_table(facts: Facts, statistics: Statistics, tier: TierStatistics) -> Pa
     best = tier.best(statistics.metric)
     alone = any(row.against_alone is not None for row in tier.methods)
     against_fedmap = any(row.against_fedmap is not None for row in tier.methods)
-    head = [metric_label(statistics.metric), "middle half of sites", "range over seeds"]
+    seeds_differ = len(facts.description.seeds) > 1
+    head = [metric_label(statistics.metric), "middle half of sites"]
+    head += ["range over seeds"] if seeds_differ else []
     head += ["gain over alone", "p", "sites better"] if alone else []
     head += ["gain over FedMAP", "p"] if against_fedmap else []
     rows = []
     for row in tier.methods:
-        cells = [
-            f"{row.median:.3f}",
-            _range(row.lower, row.upper, row.sites),
-            f"{row.seed_low:.3f}–{row.seed_high:.3f}",
-        ]
+        cells = [f"{row.median:.3f}", _range(row.lower, row.upper, row.sites)]
+        cells += [f"{row.seed_low:.3f}–{row.seed_high:.3f}"] if seeds_differ else []
         if alone:
             cells += [*_gain(row.against_alone), _improved(row.against_alone)]
         if against_fedmap:
@@ -148,7 +147,7 @@ def _gain(result: PairedResult | None) -> tuple[str, str]:
     if result.p is None:
         return gain, "no test"
     if result.p_holm is None:
-        return gain, f"{p_value(result.p)} (not corrected)"
+        return gain, f"{p_value(result.p)} *"
     return gain, p_value(result.p_holm)
 
 

@@ -19,7 +19,7 @@ from lab.methods.ditto import Ditto
 from lab.methods.fedavg import FedAvg
 from lab.methods.feddyn import FedDyn
 from lab.methods.fedprox import FedProx
-from lab.methods.method import Method, Trained, common_start
+from lab.methods.method import Method, Progress, Trained, common_start
 from lab.methods.pooled import Pooled, together
 from lab.methods.qfedavg import QFedAvg
 from lab.methods.scaffold import Scaffold
@@ -60,6 +60,21 @@ def plain(plan: StudyPlan) -> StudyPlan:
 
 def test_the_names_of_commands_are_the_registered_methods() -> None:
     assert tuple(METHODS) == METHOD_NAMES
+
+
+NO_CURVE = ("pooled", "pfedgp")  # no rounds; heads that are made at the end
+
+
+@pytest.mark.parametrize("name", ["fedmap", "fedavg", *(name for name in OTHERS if name not in NO_CURVE)])
+def test_the_curve_of_a_method_is_of_the_models_that_its_sites_use(
+    name: str, binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    seen: list[Progress] = []
+    trained = METHODS[name].train(federation, VectorisedEngine(workers=1), 2, 5, seen.append)
+    assert set(seen[-1].personal) == set(trained.personal)
+    for site, own in trained.personal.items():
+        assert torch.equal(seen[-1].personal[site].theta, own.theta)
 
 
 def test_fedprox_without_its_term_is_fedavg_to_the_bit(

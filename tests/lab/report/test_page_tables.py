@@ -1,0 +1,37 @@
+"""The cells of the report's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.report.page_tables import PageTable, tier_table
+from lab.report.reading import read_facts
+from lab.report.statistics import compute
+from tests.lab.report.made_out import MadeOut, MadeSite, write_out
+
+NAMES = tuple(f"hospital-{number}" for number in range(8))
+
+
+def first_tier(out: Path, seeds: int) -> PageTable:
+    values = {
+        method: {name: (0.6 + 0.01 * number + shift,) * seeds for number, name in enumerate(NAMES)}
+        for method, shift in (("individual", 0.0), ("pooled", 0.05), ("fedavg", 0.02), ("fedmap", 0.03))
+    }
+    facts = read_facts(write_out(out, MadeOut({name: MadeSite(1) for name in NAMES}, values)))
+    statistics = compute(facts)
+    return tier_table(facts, statistics, statistics.tiers[0])
+
+
+def test_a_range_over_seeds_is_given_only_where_there_are_several(tmp_path: Path) -> None:
+    several, one = first_tier(tmp_path / "several", seeds=2), first_tier(tmp_path / "one", seeds=1)
+    assert "range over seeds" in several.head
+    assert "range over seeds" not in one.head
+    for table in (several, one):
+        assert {len(row.cells) for row in table.rows} == {len(table.head) - 1}
+
+
+def test_a_p_that_is_not_corrected_is_marked(tmp_path: Path) -> None:
+    table = first_tier(tmp_path / "out", seeds=1)
+    last = {row.label: row.cells[-1] for row in table.rows}
+    assert last["Pooled (oracle)"].endswith("*")
+    assert not last["FedAvg"].endswith("*")
