@@ -14,6 +14,7 @@ from rich.table import Table
 from common.metrics import metric_label
 from common.plan import load_plan
 from lab.cli_output import Json, answer, bar, say
+from lab.wording import counted
 
 if TYPE_CHECKING:
     from lab.comparison.running import Comparison
@@ -95,18 +96,18 @@ def _tables(comparison: Comparison) -> list[Table]:
     for tier in sorted({row.tier for row in rows}):
         count = len(comparison.federation.tier(tier))
         table = Table(
-            title=f"T{tier}, {count} site{'s' if count > 1 else ''}: {label}, median over sites",
+            title=f"T{tier}, {counted(count)}: {label}, median over sites (means over seeds)",
             title_justify="left",
         )
-        for column in ("method", "mean over seeds", "range over seeds"):
+        for column in ("method", "median", "range over seeds"):
             table.add_column(column, no_wrap=True)
         table.add_column("note")
         for row in (row for row in rows if row.tier == tier):
-            if row.mean is None:
+            if row.median is None:
                 table.add_row(row.method, _NO_FIGURE, _NO_FIGURE, escape(row.note))
             else:
                 table.add_row(
-                    row.method, f"{row.mean:.3f}", f"{row.low:.3f} to {row.high:.3f}", escape(row.note)
+                    row.method, f"{row.median:.3f}", f"{row.low:.3f} to {row.high:.3f}", escape(row.note)
                 )
         tables.append(table)
     return tables

@@ -1,7 +1,7 @@
 """One table per tier for the reader at the terminal, and in words what in it is not comparable.
 
-A figure is the median over sites, then the mean over seeds, with its range over seeds. No test is made
-here.
+A figure is the median over sites of each site's mean over seeds, as in the report; the range is that of the
+medians of the single seeds. No test is made here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class TierRow:
 
     tier: int
     method: str
-    mean: float | None  # over seeds, of the median over sites
-    low: float | None
+    median: float | None  # over sites, of each one's mean over seeds
+    low: float | None  # of the median over sites, over seeds
     high: float | None
     seeds: int
     sites: int  # fewest that were scored in a seed
@@ -50,7 +50,7 @@ def not_run(comparison: Comparison) -> dict[str, str]:
 def _row(comparison: Comparison, tier: int, method: str, of_tier: int) -> TierRow:
     runs = [run for run in comparison.runs if run.job.method == method]
     values = [found for run in runs if (found := _values(comparison, run, tier))]
-    medians = [float(np.median(found)) for found in values]
+    medians = [float(np.median(list(found.values()))) for found in values]
     sites = min((len(found) for found in values), default=0)
     notes = [_why_not(runs, tier)] if not medians else []
     if medians and len(medians) < comparison.request.seeds:
@@ -61,20 +61,23 @@ def _row(comparison: Comparison, tier: int, method: str, of_tier: int) -> TierRo
         notes.append("oracle: needs all rows in one place")
     if not medians:
         return TierRow(tier, method, None, None, None, 0, sites, "; ".join(notes))
+    names = {site for found in values for site in found}
+    by_site = [float(np.mean([found[site] for found in values if site in found])) for site in names]
     return TierRow(
-        *(tier, method, float(np.mean(medians)), min(medians), max(medians)),
+        *(tier, method, float(np.median(by_site)), min(medians), max(medians)),
         *(len(medians), sites, "; ".join(notes)),
     )
 
 
-def _values(comparison: Comparison, run: JobResult, tier: int) -> list[float]:
+def _values(comparison: Comparison, run: JobResult, tier: int) -> dict[str, float]:
+    """By site."""
     metric = comparison.request.plan.task.metric
     model = "global" if tier == 3 else "personal"
-    return [
-        s.value
+    return {
+        s.site: s.value
         for s in run.scores
         if (s.tier, s.model, s.metric) == (tier, model, metric) and s.value is not None
-    ]
+    }
 
 
 def _why_not(runs: list[JobResult], tier: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 from lab.cli import app
 from lab.kept_models import read_models
 from lab.report.explaining import explain
+from lab.report.reading import read_facts
+from lab.report.statistics import compute
 from lab.report.writing import write_report
 from tests.lab.comparison.conftest import read
 
@@ -69,3 +72,13 @@ def test_explain_speaks_of_layers_and_sites_and_of_a_method_without_a_known_prio
     ditto = explain(out, "ditto", tmp_path)
     assert "no learned prior" in " ".join(ditto.layers)
     assert not (tmp_path / "prior-by-round.png").exists(), "what the last prior had and this one has not"
+
+
+def test_the_terminal_has_the_medians_of_the_report(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    statistics = compute(read_facts(folder / "out"))
+    assert [tier.tier for tier in statistics.tiers] == [1, 2, 3]
+    for tier in statistics.tiers:
+        table = printed.split(f"T{tier.tier}, ")[1].split("└")[0]
+        found = dict(re.findall(r"│ (\S+) +│ (\d\.\d{3}) ", table))
+        assert found == {row.method: f"{row.median:.3f}" for row in tier.methods}
