@@ -31,6 +31,7 @@ from common.pki import Identity, key_pem, make_csr, new_key
 from common.plan import load_plan
 from common.transport.status import raise_typed
 from lab.local_federation import LocalFederation, free_port
+from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, operator, run_through, small_study
 
 SECONDS = 30.0
@@ -166,7 +167,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
     folder, port = tmp_path_factory.mktemp("release"), free_port()
     study = small_study(folder, sites={"a": 160, "b": 200}, rounds=2)
     downloads = f'[downloads]\nlisten = "127.0.0.1:{port}"\n'
-    with LocalFederation(folder / "federation", aggregator_toml=downloads) as federation:
+    with ForkedFederation(folder / "federation", aggregator_toml=downloads) as federation:
         assert run_through(federation, study).phase == "complete"
         for site in study.sites:
             federation.kill(site.name)

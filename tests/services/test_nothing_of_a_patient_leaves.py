@@ -14,6 +14,7 @@ from common.contract.v1 import operator_pb2 as pb
 from common.errors import StateError
 from lab.local_federation import LocalFederation, command_path
 from tests.lab.conftest import BINARY_PLAN
+from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, assemble, run_through, small_study
 
 PLANTED = "QX7731PLANTED"
@@ -53,7 +54,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     study = small_study(folder, plan, {"a": 90, "b": 80, "c": 70}, rounds=2)
     for site in study.sites:
         plant(site.data, bad_cell=site.name == "c")
-    with LocalFederation(folder / "federation", log_level="debug") as federation:
+    with ForkedFederation(folder / "federation", log_level="debug") as federation:
         yield Ended(federation, study, run_through(federation, study))
     assert files_that_hold_it(folder / "federation") == [], "written at the end"
 
@@ -106,7 +107,7 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
 @pytest.mark.long
 def test_in_review_mode_nothing_leaves_before_a_named_person_releases_it(tmp_path: Path) -> None:
     study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=1)
-    with LocalFederation(tmp_path / "federation", egress="review") as federation:
+    with ForkedFederation(tmp_path / "federation", egress="review") as federation:
         assemble(federation, study)
         federation.aggregator("study", "start", study.name)
         for site in study.sites:
