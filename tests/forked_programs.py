@@ -21,16 +21,23 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
-PROGRAMS = {"fedmap-aggregator": "aggregator.cli", "fedmap-site": "site_agent.cli"}
+PROGRAMS = {
+    "fedmap-aggregator": "aggregator.cli",
+    "fedmap-site": "site_agent.cli",
+    "fedmap-lab": "lab.cli",
+}
 LOADED = (
     *("aggregator.wiring", "aggregator.initialise", "aggregator.operator_client", "aggregator.status_view"),
     *("aggregator.doctor", "aggregator.backup", "aggregator.message_json", "aggregator.flower_import"),
     *("site_agent.agent", "site_agent.enrolment", "site_agent.connection", "site_agent.renewal"),
     *("site_agent.doctor", "site_agent.dry_run", "site_agent.drop_rounds", "site_agent.purge"),
     *("site_agent.bundle_download", "site_agent.personalise", "site_agent.predict"),
-    *("site_agent.prediction_server", "sksurv.metrics", "psycopg", "sqlalchemy.dialects.postgresql"),
+    *("site_agent.prediction_server", "lab.simulation", "lab.results", "lab.figures"),
+    *("sksurv.metrics", "psycopg", "sqlalchemy.dialects.postgresql"),
 )
 """Everything but the command lines: what those make for a terminal depends on the environment."""
+# As the programs set them before they load what reads them.
+_LIBRARIES = {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
 _PR_SET_PDEATHSIG = 1
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -49,7 +56,7 @@ class ForkedProgram:
     ) -> None:
         """Both files are added to; they may be the same. `folder`: to run in, else the current one."""
         _CONTEXT.set_forkserver_preload(list(LOADED))
-        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):  # further threads would not be forked
+        with mock.patch.dict(os.environ, _LIBRARIES):
             forkserver.ensure_running()
         what = (program, tuple(arguments), dict(environment), folder or Path.cwd(), stdout, stderr)
         self._program = program
@@ -80,7 +87,7 @@ class ForkedProgram:
 def run_forked(
     program: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command to its end, and what it printed."""
+    """A command to its end, and what it printed. Program -c is Python's: the first argument is a script."""
     with tempfile.TemporaryDirectory() as printed:
         stdout, stderr = Path(printed, "stdout"), Path(printed, "stderr")
         code = ForkedProgram(program, arguments, environment, stdout, stderr, folder).wait()
@@ -106,5 +113,9 @@ def _become(
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
-    sys.argv = [program, *arguments]
-    import_module(PROGRAMS[program]).main()
+    if program == "-c":
+        sys.argv = [program, *arguments[1:]]
+        exec(arguments[0], {"__name__": "__main__"})
+    else:
+        sys.argv = [program, *arguments]
+        import_module(PROGRAMS[program]).main()
