@@ -16,7 +16,7 @@ import grpc
 import pytest
 import torch
 
-from aggregator.store.blobs import BlobStore
+from aggregator.blobs import BlobStore
 from common.bundles.loading import load_prior, load_shared
 from common.bundles.verification import Trust, VerifiedBundle, verify_bundle
 from common.bundles.withdrawals import read_withdrawals
@@ -36,8 +36,6 @@ from tests.services.studies import SmallStudy, operator, run_through, small_stud
 
 SECONDS = 30.0
 TRIES = 100
-
-pytestmark = pytest.mark.xdist_group("bundle-release")  # one federation for all of them
 
 
 @dataclass(frozen=True)

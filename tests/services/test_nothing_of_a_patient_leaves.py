@@ -59,7 +59,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     assert files_that_hold_it(folder / "federation") == [], "written at the end"
 
 
-@pytest.mark.xdist_group("planted")  # one federation for both
 def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(ended: Ended) -> None:
     assert ended.status.phase == "complete"
     federation = ended.federation
@@ -77,7 +76,6 @@ def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(ended: E
     assert files_that_hold_it(federation.directory) == []
 
 
-@pytest.mark.xdist_group("planted")
 def test_a_file_with_a_bad_cell_fails_its_site_only_and_never_quotes_the_cell(ended: Ended) -> None:
     assert ended.status.phase == "complete"
     (excluded,) = (member for member in ended.status.members if member.site == "c")
