@@ -3,7 +3,7 @@
 Loading torch, scikit-learn, SQLAlchemy and gRPC takes a core four to six seconds, and the federations of the
 tests start hundreds of processes. A program that starts here is a process as any other: its own arguments,
 environment, folder and files, a command line made anew, killed by the same signals. What it does not show is
-that the installed command starts: test_demo, test_readme_federation and test_federation_of_processes do.
+that the installed commands start: tests/services/test_demo.py does.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LOADED = (
     *("site_agent.doctor", "site_agent.dry_run", "site_agent.drop_rounds", "site_agent.purge"),
     *("site_agent.bundle_download", "site_agent.personalise", "site_agent.predict"),
     *("site_agent.prediction_server", "lab.simulation", "lab.results", "lab.figures"),
+    *("lab.comparison.running", "lab.report.writing"),
     *("sksurv.metrics", "psycopg", "sqlalchemy.dialects.postgresql"),
 )
 """Everything but the command lines: what those make for a terminal depends on the environment."""

@@ -13,7 +13,7 @@ from tests.forked_programs import ForkedProgram, run_forked
 
 @dataclass
 class ForkedFederation(LocalFederation):
-    """For tests of what a federation does; that the installed commands start is another test's matter."""
+    """For tests of what a federation does; that the installed commands start, test_demo shows."""
 
     def _begun(
         self, program: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path
