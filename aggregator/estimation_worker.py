@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import torch
 
+from aggregator.blobs import BlobStore
 from aggregator.coordinator_state import GlobalRule
 from aggregator.estimation_messages import (
     EstimatedPrior,
@@ -35,7 +36,6 @@ from aggregator.estimation_messages import (
     request_of,
     to_line,
 )
-from aggregator.store.blobs import BlobStore
 from aggregator.update_reader import UpdateReader
 from common import log
 from common.algorithm.aggregation import next_prior

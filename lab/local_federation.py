@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Protocol, Self
 
 from common.errors import FedmapError, StateError
 
@@ -37,6 +37,17 @@ class LocalSite:
     tier: int = 1
 
 
+class RunningProgram(Protocol):
+    """What a federation asks of a process that it started; `subprocess.Popen` answers it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
 @dataclass
 class LocalFederation:
     """Folders, configurations and processes of one federation under `directory`."""
@@ -48,7 +59,7 @@ class LocalFederation:
     """Further sections of aggregator.toml, such as [limits]."""
     site_toml: str = ""
     port: int = 0
-    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _processes: dict[str, RunningProgram] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +158,7 @@ class LocalFederation:
         items = json.loads(self.site(site, "outbox", "--json"))
         return [str(item["id"]) for item in items["items"] if item["state"] == "waiting_review"]
 
-    def process(self, name: str) -> subprocess.Popen[bytes]:
+    def process(self, name: str) -> RunningProgram:
         return self._processes[name]
 
     def kill(self, name: str) -> None:
@@ -181,42 +192,32 @@ class LocalFederation:
 
     def _start(
         self, name: str, program: str, arguments: Sequence[str], environment: Mapping[str, str] | None
-    ) -> subprocess.Popen[bytes]:
+    ) -> RunningProgram:
         log = self.log_of(name)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            process = self._popen(name, program, arguments, output, environment)
+        full = {**self.environment(name), **(environment or {})}
+        process = self._begun(self.program(name, program), arguments, full, log)
         self._processes[name] = process
         return process
 
-    def _popen(
-        self,
-        name: str,
-        program: str,
-        arguments: Sequence[str],
-        output: IO[bytes],
-        environment: Mapping[str, str] | None,
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*ends_with_parent(), str(self.program(name, program)), *arguments],
-            env={**self.environment(name), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+    def _begun(
+        self, program: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> RunningProgram:
+        """A process that runs; what it prints is added to the log."""
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*ends_with_parent(), str(program), *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
 
     def _command(self, name: str, program: str, arguments: Sequence[str]) -> str:
         return self._run(self.program(name, program), arguments, self.environment(name))
 
     def _run(self, program: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-        done = subprocess.run(
-            [str(program), *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = self._ended(program, arguments, environment)
         if done.returncode != 0:
             raise StateError(
                 f"{program.name} {' '.join(arguments[:2])} ended with {done.returncode}: "
@@ -224,6 +225,19 @@ class LocalFederation:
                 hint=f"the files are in {self.directory}",
             )
         return done.stdout
+
+    def _ended(
+        self, program: Path, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """A process that has ended, with what it printed."""
+        return subprocess.run(
+            [str(program), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def environment(self, name: str) -> dict[str, str]:
         """One thread per process; each command finds its own configuration."""

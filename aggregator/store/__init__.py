@@ -1,6 +1,7 @@
 """The aggregator's state on disk: rows in SQLite or PostgreSQL, tensors as files named by digest."""
 
-from .blobs import BlobStore
+from aggregator.blobs import BlobStore
+
 from .database_url import read_url
 from .rows import (
     FINAL,

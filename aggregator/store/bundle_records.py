@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
+from aggregator.blobs import BlobStore
 from common.errors import ConflictError, NotFoundError, StorageError
 
-from .blobs import BlobStore
 from .rows import BundleRow, LinkRow
 from .tables import bundles, download_links, storable
 

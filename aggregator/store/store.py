@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from aggregator.blobs import BlobStore
+
 from .audit_records import AuditRecords
 from .blob_names import BlobNames
-from .blobs import BlobStore
 from .bundle_records import BundleRecords, LinkRecords
 from .database_errors import busy_error
 from .database_url import read_url

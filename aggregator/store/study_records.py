@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
+from aggregator.blobs import BlobStore
 from common.errors import ConflictError, NotFoundError, StorageError
 
-from .blobs import BlobStore
 from .rows import FINAL, AnswerRow, RefusalRow, ResultRow, StudyRow
 from .tables import answers, refusals, results, storable, studies
 

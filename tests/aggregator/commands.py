@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.forked_programs import run_forked
+
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "lab" / "plans" / "interval.toml"
 Done = subprocess.CompletedProcess[str]
@@ -18,12 +20,12 @@ Done = subprocess.CompletedProcess[str]
 
 def aggregator(folder: Path, *arguments: str | Path, **environment: str) -> Done:
     """`fedmap-aggregator` to its end."""
-    return _run("aggregator.cli", folder, arguments, environment)
+    return _run("fedmap-aggregator", folder, arguments, environment)
 
 
 def agent(folder: Path, *arguments: str | Path) -> Done:
     """`fedmap-site` to its end."""
-    return _run("site_agent.cli", folder, arguments, {})
+    return _run("fedmap-site", folder, arguments, {})
 
 
 def answered(folder: Path, *arguments: str | Path) -> dict[str, object]:
@@ -39,7 +41,7 @@ def answered(folder: Path, *arguments: str | Path) -> dict[str, object]:
 def running(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """`fedmap-aggregator` while the block lasts; it does not outlive the block."""
     process = subprocess.Popen(
-        _command("aggregator.cli", arguments),
+        [sys.executable, "-m", "aggregator.cli", *map(str, arguments)],
         cwd=folder,
         env=_environment({}),
         stdout=subprocess.PIPE,
@@ -58,20 +60,8 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
-def _run(module: str, folder: Path, arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Done:
-    return subprocess.run(
-        _command(module, arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=_environment(environment),
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def _command(module: str, arguments: tuple[str | Path, ...]) -> list[str]:
-    return [sys.executable, "-m", module, *map(str, arguments)]
+def _run(program: str, folder: Path, arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Done:
+    return run_forked(program, [*map(str, arguments)], _environment(environment), folder)
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:

@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable
@@ -36,8 +34,9 @@ from common.errors import (
 )
 from common.fault_points import VARIABLE
 from common.service_config import read_config
-from tests.aggregator.commands import ROOT, aggregator, answered
+from tests.aggregator.commands import aggregator, answered
 from tests.aggregator.releases import make_finished
+from tests.forked_programs import run_forked
 
 CONFIG = '[server]\naddress = "localhost:8443"\nlisten = "127.0.0.1:0"\nstate = "state"\n'
 NOW = datetime.now(UTC)
@@ -381,12 +380,8 @@ def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(
         (new / "aggregator.toml").write_text(
             CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n'
         )
-    killed = subprocess.run(
-        [sys.executable, "-m", "aggregator.cli", "restore", str(made.path)],
-        env={**os.environ, VARIABLE: f"aggregator.{point}", "PYTHONPATH": str(ROOT)},
-        cwd=new,
-        check=False,
-    )
+    environment = {**os.environ, VARIABLE: f"aggregator.{point}"}
+    killed = run_forked("fedmap-aggregator", ["restore", str(made.path)], environment, new)
     assert killed.returncode == -signal.SIGKILL
     assert restoring_mark(new / "state").exists()
     with pytest.raises(StateError, match="was interrupted") as refused, Aggregator(config_of(new)):

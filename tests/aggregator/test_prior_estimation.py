@@ -18,6 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.blobs import BlobStore
 from aggregator.coordinator_state import GlobalRule
 from aggregator.estimation_messages import (
     EstimatedRound,
@@ -34,7 +35,6 @@ from aggregator.estimation_messages import (
 )
 from aggregator.estimation_worker import estimate
 from aggregator.prior_estimation import EstimationWorker
-from aggregator.store.blobs import BlobStore
 from common.algorithm.aggregation import next_prior
 from common.algorithm.prior import initial_prior
 from common.algorithm.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,6 @@ from common.errors import NotFoundError, RejectedError, ServiceError, StateError
 from common.fault_points import VARIABLE
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
-from tests.aggregator.commands import ROOT
 from tests.aggregator.releases import (
     DAY_MS,
     finish,
@@ -33,6 +30,7 @@ from tests.aggregator.releases import (
     verified,
     withdraw,
 )
+from tests.forked_programs import run_forked
 
 STUDY = "small-binary"
 
@@ -315,12 +313,8 @@ def test_a_purge_that_is_killed_is_finished_at_the_next_start(
     with reopened(finished, tmp_path) as centre:
         before, bundle = kept(centre), release(centre).bundle
         folder = centre.folder
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(folder), STUDY],
-        env={**os.environ, VARIABLE: f"aggregator.{point}", "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        check=False,
-    )
+    environment = {**os.environ, VARIABLE: f"aggregator.{point}"}
+    killed = run_forked("-c", [KILLED, str(folder), STUDY], environment, tmp_path)
     assert killed.returncode == -signal.SIGKILL
     with centre_in(folder) as centre:
         (status,) = centre.operator.get_status(pb.GetStatusRequest(study=STUDY)).studies

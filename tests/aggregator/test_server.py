@@ -571,7 +571,7 @@ def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
         raise StorageError("/secret/path: the disk is full", hint="-")
 
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.store.blobs.BlobStore.keep", full)
+        patch.setattr("aggregator.blobs.BlobStore.keep", full)
         with refused(UnreachableError):
             north.submit(answer, tensors)
     north.submit(answer, tensors)

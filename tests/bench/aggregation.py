@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from aggregator.blobs import BlobStore
 from aggregator.estimation_messages import NextPrior, SiteUpdate
 from aggregator.prior_estimation import EstimationWorker
-from aggregator.store.blobs import BlobStore
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.network import Network
 from common.algorithm.prior import initial_prior

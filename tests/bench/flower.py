@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from aggregator.store.blobs import BlobStore
+from aggregator.blobs import BlobStore
 from common.data.cohort_directory import read_cohort_directory
 from common.models import model_of
 from common.parameter_files import decode_prior

@@ -12,6 +12,7 @@ import pytest
 from common.fault_points import VARIABLE
 from lab.local_federation import LocalFederation
 from lab.simulation import Study
+from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, small_study, start, wait_until_ended
 
@@ -74,14 +75,14 @@ def test_an_aggregator_killed_at_every_point_ends_with_the_same_prior(
     tmp_path: Path, study: SmallStudy
 ) -> None:
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         kill_the_aggregator(federation, study, AGGREGATOR_POINTS)
         assert_ended_as_simulated(federation, study, simulated)
 
 
 def test_an_agent_killed_at_every_point_ends_with_the_same_models(tmp_path: Path, study: SmallStudy) -> None:
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         kill_an_agent(federation, study, AGENT_POINTS)
         assert_ended_as_simulated(federation, study, simulated)
 
@@ -100,7 +101,7 @@ def test_an_aggregator_killed_at_any_point_ends_with_the_same_prior(
     tmp_path: Path, study: SmallStudy, point: str
 ) -> None:
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         kill_the_aggregator(federation, study, (point,))
         assert_ended_as_simulated(federation, study, simulated)
 
@@ -114,6 +115,6 @@ def test_an_agent_killed_at_any_point_ends_with_the_same_models(
     tmp_path: Path, study: SmallStudy, point: str
 ) -> None:
     simulated = study.simulated()
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         kill_an_agent(federation, study, (point,))
         assert_ended_as_simulated(federation, study, simulated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,16 +13,14 @@ import pytest
 
 from aggregator.cli_flower import import_flower_command
 from common.errors import FedmapError
-from integrations.flower.flower_commands import command_path
 from integrations.flower.server import run_study
+from tests.forked_programs import run_forked
 from tests.integrations.conftest import ROUNDS, GridInHand, in_flower, nodes_of, terms_of
 from tests.services.studies import SmallStudy, small_study
 
 
 def command(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [command_path(program), *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return run_forked(program, arguments, os.environ, folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked_programs import run_forked
 from tests.lab.conftest import BINARY_PLAN, MakeCohort
 
 SITES = {"one": (1, 120), "two": (1, 100), "four": (2, 60), "five": (3, 50)}
 
 
 def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lab.cli", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    return run_forked("fedmap-lab", [*map(str, arguments)], os.environ)
 
 
 def test_simulate_prints_a_table_and_writes_the_results(make_cohort: MakeCohort, tmp_path: Path) -> None:

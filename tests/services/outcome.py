@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from aggregator.store.blobs import BlobStore
+from aggregator.blobs import BlobStore
 from common.contract.v1 import operator_pb2 as pb
 from common.models import model_of
 from common.parameter_files import decode_parameters, decode_prior

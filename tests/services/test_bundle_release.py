@@ -16,7 +16,7 @@ import grpc
 import pytest
 import torch
 
-from aggregator.store.blobs import BlobStore
+from aggregator.blobs import BlobStore
 from common.bundles.loading import load_prior, load_shared
 from common.bundles.verification import Trust, VerifiedBundle, verify_bundle
 from common.bundles.withdrawals import read_withdrawals
@@ -31,12 +31,11 @@ from common.pki import Identity, key_pem, make_csr, new_key
 from common.plan import load_plan
 from common.transport.status import raise_typed
 from lab.local_federation import LocalFederation, free_port
+from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, operator, run_through, small_study
 
 SECONDS = 30.0
 TRIES = 100
-
-pytestmark = pytest.mark.xdist_group("bundle-release")  # one federation for all of them
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
     folder, port = tmp_path_factory.mktemp("release"), free_port()
     study = small_study(folder, sites={"a": 160, "b": 200}, rounds=2)
     downloads = f'[downloads]\nlisten = "127.0.0.1:{port}"\n'
-    with LocalFederation(folder / "federation", aggregator_toml=downloads) as federation:
+    with ForkedFederation(folder / "federation", aggregator_toml=downloads) as federation:
         assert run_through(federation, study).phase == "complete"
         for site in study.sites:
             federation.kill(site.name)

@@ -7,16 +7,15 @@ from pathlib import Path
 from common.metrics import Metric
 from lab.local_federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN
+from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, run_through, small_study
 
 
-def assert_processes_give_what_the_simulator_gives(
-    folder: Path, study: SmallStudy, database: str = ""
-) -> None:
+def assert_processes_give_what_the_simulator_gives(federation: LocalFederation, study: SmallStudy) -> None:
     """Models bit for bit, scores to the last digit, and every process ends as asked."""
     simulated = study.simulated()
-    with LocalFederation(folder / "federation", aggregator_toml=database) as federation:
+    with federation:
         status = run_through(federation, study)
         assert status.phase == "complete", status
         assert_same_as_simulated(federation, study, status, simulated)
@@ -35,7 +34,8 @@ def assert_processes_give_what_the_simulator_gives(
 
 
 def test_a_federation_of_processes_gives_the_simulators_models_bit_for_bit(tmp_path: Path) -> None:
-    assert_processes_give_what_the_simulator_gives(tmp_path, small_study(tmp_path, BINARY_PLAN))
+    federation = ForkedFederation(tmp_path / "federation")
+    assert_processes_give_what_the_simulator_gives(federation, small_study(tmp_path, BINARY_PLAN))
     assert list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))
 
 
@@ -44,6 +44,8 @@ def test_a_survival_study_kept_in_postgresql_gives_the_simulators_models_bit_for
 ) -> None:
     secret = tmp_path / "database.url"
     secret.write_text(postgres_url + "\n")
+    database = f'[database]\nurl_file = "{secret}"\n'
+    federation = ForkedFederation(tmp_path / "federation", aggregator_toml=database)
     study = small_study(tmp_path, SURVIVAL_PLAN, {"a": 160, "b": 120}, rounds=2)
-    assert_processes_give_what_the_simulator_gives(tmp_path, study, f'[database]\nurl_file = "{secret}"\n')
+    assert_processes_give_what_the_simulator_gives(federation, study)
     assert not list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 import site_agent.cli
-from lab.local_federation import LocalFederation, command_path
+from lab.local_federation import LocalFederation
+from tests.forked_programs import ForkedProgram, run_forked
 from tests.lab.conftest import BINARY_PLAN
+from tests.services.forked_federation import ForkedFederation
 from tests.services.guide_pages import DOCS, Block, blocks_of, console_lines, words_of
 from tests.services.studies import SmallStudy, operator, small_study
 
@@ -51,15 +54,17 @@ class Hospital:
         for name, value in self._filled.items():
             command = command.replace(name, value)
         program, *arguments = words_of(command)
-        path = str(command_path(program)) if program.startswith("fedmap-") else program
-        done = subprocess.run(
-            [path, *arguments],
-            cwd=self.folder,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        if program.startswith("fedmap-"):
+            done = run_forked(program, arguments, _environment(), self.folder)
+        else:
+            done = subprocess.run(
+                [program, *arguments],
+                cwd=self.folder,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stderr + done.stdout
 
@@ -75,7 +80,7 @@ def _environment() -> dict[str, str]:
     return {**known, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(path: Path, process: ForkedProgram, log: Path) -> None:
     """Until the agent has made something."""
     for _ in range(TENTHS_OF_A_SECOND):
         if path.exists():
@@ -112,7 +117,7 @@ def prepare(federation: LocalFederation, study: SmallStudy, folder: Path) -> Hos
 
 def test_hospital_it_climbs_the_ladder_as_written_and_leaves_without_a_trace(tmp_path: Path) -> None:
     study = small_study(tmp_path / "study", PLAN, {HERE: 240, OTHER: 200}, rounds=2)
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         hospital = prepare(federation, study, tmp_path / "hospital")
         (data,) = [site.data for site in study.sites if site.name == HERE]
         blocks = iter(blocks_of(PAGE))
@@ -127,20 +132,13 @@ def test_hospital_it_climbs_the_ladder_as_written_and_leaves_without_a_trace(tmp
             client.control("iron", "start")
         federation.run_site(OTHER)
         log = tmp_path / "log"
-        with log.open("wb") as output:
-            agent = subprocess.Popen(  # 8, run
-                [command_path("fedmap-site"), "run"],
-                cwd=hospital.folder,
-                env=_environment(),
-                stdout=output,
-                stderr=output,
-            )
+        agent = ForkedProgram("fedmap-site", ["run"], _environment(), log, log, hospital.folder)  # 8, run
         try:
             wait_for(hospital.folder / "state" / "outbox" / "iron.statistics.1", agent, log)
             for block in blocks:  # status, 9 release, upgrade, removal
                 hospital.walk(block)
         finally:
-            agent.terminate()
+            agent.send_signal(signal.SIGTERM)
             assert agent.wait() == 0
         assert not (hospital.folder / "state" / "studies" / "iron").exists()
         assert (hospital.folder / "state" / "audit.jsonl").stat().st_size > 0

@@ -14,6 +14,7 @@ from common.contract.v1 import operator_pb2 as pb
 from common.errors import StateError
 from lab.local_federation import LocalFederation, command_path
 from tests.lab.conftest import BINARY_PLAN
+from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, assemble, run_through, small_study
 
 PLANTED = "QX7731PLANTED"
@@ -53,12 +54,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     study = small_study(folder, plan, {"a": 90, "b": 80, "c": 70}, rounds=2)
     for site in study.sites:
         plant(site.data, bad_cell=site.name == "c")
-    with LocalFederation(folder / "federation", log_level="debug") as federation:
+    with ForkedFederation(folder / "federation", log_level="debug") as federation:
         yield Ended(federation, study, run_through(federation, study))
     assert files_that_hold_it(folder / "federation") == [], "written at the end"
 
 
-@pytest.mark.xdist_group("planted")  # one federation for both
 def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(ended: Ended) -> None:
     assert ended.status.phase == "complete"
     federation = ended.federation
@@ -76,7 +76,6 @@ def test_a_planted_identifier_is_in_no_log_message_audit_record_or_blob(ended: E
     assert files_that_hold_it(federation.directory) == []
 
 
-@pytest.mark.xdist_group("planted")
 def test_a_file_with_a_bad_cell_fails_its_site_only_and_never_quotes_the_cell(ended: Ended) -> None:
     assert ended.status.phase == "complete"
     (excluded,) = (member for member in ended.status.members if member.site == "c")
@@ -106,7 +105,7 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
 @pytest.mark.long
 def test_in_review_mode_nothing_leaves_before_a_named_person_releases_it(tmp_path: Path) -> None:
     study = small_study(tmp_path, sites={"a": 90, "b": 80}, rounds=1)
-    with LocalFederation(tmp_path / "federation", egress="review") as federation:
+    with ForkedFederation(tmp_path / "federation", egress="review") as federation:
         assemble(federation, study)
         federation.aggregator("study", "start", study.name)
         for site in study.sites:

@@ -20,6 +20,7 @@ from common.deletion import Trust, read_deletion
 from common.fault_points import VARIABLE
 from common.service_config import read_config
 from lab.local_federation import LocalFederation
+from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, small_study, start, wait_until_ended
 
@@ -70,7 +71,7 @@ def test_the_guide_on_backup_update_and_deletion_works_as_written(tmp_path: Path
     simulated = study.simulated()
     (make, put_back), (before_update, updated) = commands("Backup and restore"), commands("Updates")
     delete, delete_at_site = commands("Retention and deletion")
-    with LocalFederation(tmp_path / "federation", aggregator_toml=PATIENT) as federation:
+    with ForkedFederation(tmp_path / "federation", aggregator_toml=PATIENT) as federation:
         assemble(federation, study)
         start(federation, study)
         federation.run_site("a")

@@ -16,8 +16,7 @@ ROUNDS = 200  # more than are done here: the study is stopped underway
 # Nothing is refused and nothing fails in a sound federation, so these have no rows.
 QUIET = ("rejected_answers", "failed_answers", "estimation_failures", 'calls_total{code!="ok"}')
 
-# One federation for all of them.
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prometheus")]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,16 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lab.local_federation import command_path, free_port
+from lab.local_federation import free_port
 from site_agent.outbox_item import OutboxItem, read_item
+from tests.forked_programs import ForkedProgram, run_forked
 from tests.services.studies import small_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,33 +35,24 @@ def readme_commands(program: str) -> list[str]:
 
 def run(folder: Path, command: str, *more: str) -> str:
     program, *arguments = shlex.split(command)
-    done = subprocess.run(
-        [str(command_path(program)), *arguments, *more],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run_forked(program, [*arguments, *more], os.environ, folder)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 @contextmanager
-def running(folder: Path, command: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(folder: Path, command: str) -> Iterator[ForkedProgram]:
     program, *arguments = shlex.split(command)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(command_path(program)), *arguments], cwd=folder, stdout=log, stderr=log
-        )
+    log = folder / "log"
+    process = ForkedProgram(program, arguments, os.environ, log, log, folder)
     try:
         yield process
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait()
 
 
-def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
+def wait_for_port(process: ForkedProgram, port: int) -> None:
     for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -12,6 +12,7 @@ import pytest
 from common.errors import StateError
 from lab.local_federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN
+from tests.services.forked_federation import ForkedFederation
 from tests.services.guide_pages import DOCS, blocks_of, words_of
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import (
@@ -113,7 +114,7 @@ def test_a_site_that_takes_part_by_files_gives_the_same_models_as_over_the_netwo
     airlock.mkdir()
     monkeypatch.chdir(airlock)
     by_name = {site.name: site for site in study.sites}
-    with LocalFederation(tmp_path / "federation") as federation:
+    with ForkedFederation(tmp_path / "federation") as federation:
         federation.initialise()
         federation.serve()
         federation.join(by_name["a"])

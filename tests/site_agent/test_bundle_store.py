@@ -6,8 +6,6 @@ import io
 import json
 import os
 import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +33,7 @@ from site_agent.bundle_records import split_reference
 from site_agent.bundle_store import BundleStore
 from site_agent.cli_bundles import refuse_if_withdrawn
 from tests.common.bundles.examples import NOW
+from tests.forked_programs import run_forked
 from tests.site_agent.bundle_shelf import DAY_MS, Releases, entries_of, tree
 
 
@@ -446,8 +445,8 @@ def test_a_process_killed_while_it_installs_leaves_the_old_bundle_in_force(
     furnished: BundleStore, releases: Releases, where: str
 ) -> None:
     file = releases.bundle(3)
-    command = [sys.executable, "-c", _KILLED, where, str(furnished.folder), str(file), str(NOW)]
-    assert subprocess.run(command, timeout=60, check=False).returncode == 9
+    arguments = [_KILLED, where, str(furnished.folder), str(file), str(NOW)]
+    assert run_forked("-c", arguments, os.environ).returncode == 9
     assert [entry.version for entry in furnished.installed()] == [2]
     assert furnished.open("tiny-t2", NOW).manifest.version == 2
     furnished.install(file, None, NOW)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from common.pki import key_pem, new_key
 from site_agent import cli
 from site_agent.drop_rounds import FileSite
 from site_agent.identity_files import read_identity
+from tests.forked_programs import ForkedProgram
 from tests.lab.conftest import BINARY_PLAN
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 from tests.site_agent.running_agent import AgentSite
@@ -445,26 +445,26 @@ def test_a_refusal_of_the_aggregator_reaches_the_person(
 
 
 @contextmanager
-def agent_process(site: AgentSite) -> Iterator[subprocess.Popen[bytes]]:
+def agent_process(site: AgentSite, stdout: Path, stderr: Path) -> Iterator[ForkedProgram]:
     environment = {**os.environ, "FEDMAP_SITE_CONFIG": str(site.config_path)}
-    arguments = [sys.executable, "-m", "site_agent.cli", "run"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(arguments, env=environment, stdout=pipe, stderr=pipe) as agent:
-        try:
-            yield agent
-        finally:
-            agent.kill()
+    agent = ForkedProgram("fedmap-site", ["run"], environment, stdout, stderr)
+    try:
+        yield agent
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_stops_the_running_agent_cleanly(
-    site: AgentSite, aggregator: AggregatorDouble, number: signal.Signals, code: int
+    site: AgentSite, aggregator: AggregatorDouble, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    with agent_process(site) as agent:
+    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
+    with agent_process(site, stdout, stderr) as agent:
         aggregator.wait_for(lambda: aggregator.polls, ENDS_WITHIN_SECONDS)
         agent.send_signal(number)
-        out, err = agent.communicate(timeout=ENDS_WITHIN_SECONDS)
-    assert agent.returncode == code
+        assert agent.wait(timeout=ENDS_WITHIN_SECONDS) == code
+    out, err = stdout.read_bytes(), stderr.read_bytes()
     assert b"Traceback" not in err
     for line in (b"site ", b"aggregator ", b"proxy       none", b"ca_bundle ", b"policy ", b"state "):
         assert line in out
@@ -472,16 +472,15 @@ def test_a_signal_stops_the_running_agent_cleanly(
 
 
 def test_a_fit_under_way_is_abandoned_when_the_agent_is_stopped(
-    site: AgentSite, aggregator: AggregatorDouble
+    site: AgentSite, aggregator: AggregatorDouble, tmp_path: Path
 ) -> None:
     """A plan with a million epochs: only giving up ends it."""
     site.adopt(BINARY_PLAN.replace("epochs = 3", "epochs = 1000000\npatience = 1000000"))
     aggregator.tasks = [site.fit()]
-    with agent_process(site) as agent:
+    with agent_process(site, tmp_path / "log", tmp_path / "log") as agent:
         aggregator.wait_for(lambda: any(beat.progress > 0 for beat in aggregator.beats), ENDS_WITHIN_SECONDS)
         agent.send_signal(signal.SIGTERM)
-        agent.communicate(timeout=ENDS_WITHIN_SECONDS)
-    assert agent.returncode == 0
+        assert agent.wait(timeout=ENDS_WITHIN_SECONDS) == 0
     assert site.states() == {}
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +12,12 @@ import torch
 from common.contract.v1 import federation_pb2 as pb
 from common.digests import sha256_hex
 from common.errors import IntegrityError, NotFoundError, RejectedError, StateError
+from common.fault_points import VARIABLE
 from common.tensor_files import encode_tensors
 from site_agent.manifest import Check, PolicyFacts, make_manifest
 from site_agent.outbox import Outbox, Package
 from site_agent.outbox_item import OutboxItem
+from tests.forked_programs import run_forked
 from tests.site_agent.stages import Bench
 
 FACTS = PolicyFacts("d" * 64, "review", 50, 5, 10, 0.0, 0.0)
@@ -211,12 +211,7 @@ else:
 
 def killed(folder: Path, action: str, point: str) -> None:
     """Run one action in a process that is killed at a point of it."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), action],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "FEDMAP_FAULT": point},
-        check=False,
-    )
+    done = run_forked("-c", [SCRIPT, str(folder), action], {**os.environ, VARIABLE: point})
     assert done.returncode == -signal.SIGKILL
 
 

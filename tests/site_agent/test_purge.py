@@ -6,8 +6,6 @@ import datetime
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,8 +22,8 @@ from site_agent.outbox import Outbox
 from site_agent.purge import SitePurge
 from site_agent.retention import ACTOR, SiteRetention
 from site_agent.state import DataRecord, SiteState
-from tests.aggregator.commands import ROOT
 from tests.aggregator.small_study import BINARY
+from tests.forked_programs import run_forked
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY_MS = 86_400_000
@@ -143,11 +141,8 @@ Keeping(Path(sys.argv[1]), fill=False).purge.purge(STUDY, "kim")
 def test_a_purge_that_is_killed_is_finished_by_the_next_one(site: Keeping, point: str) -> None:
     site.state.leave(STUDY)
     planned = site.purge.plan(STUDY)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(site.state.folder)],
-        env={**os.environ, VARIABLE: f"agent.{point}", "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    environment = {**os.environ, VARIABLE: f"agent.{point}"}
+    killed = run_forked("-c", [KILLED, str(site.state.folder)], environment)
     assert killed.returncode == -signal.SIGKILL
     assert site.purge.interrupted() == (STUDY,)
     SiteRetention(0, site.state, site.purge, dict, site.clock)()  # as the agent does at its start

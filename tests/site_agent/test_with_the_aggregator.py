@@ -17,12 +17,13 @@ from site_agent.identity_files import read_identity
 from site_agent.renewal import Renewal
 from site_agent.routes import route_of
 from site_agent.wiring import Site, now
+from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import assemble, small_study
 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[LocalFederation]:
-    with LocalFederation(tmp_path / "federation") as made:
+    with ForkedFederation(tmp_path / "federation") as made:
         assemble(made, small_study(tmp_path, sites={"a": 90, "b": 70}, rounds=2))
         yield made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,6 +37,7 @@ from common.plan import StudyPlan, parse_plan
 from common.shift.pooling import pool_reference
 from common.shift.terms import reference_terms
 from common.study_terms import StudyTerms
+from tests.forked_programs import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 IDENTIFIER = "NHS-943-476-5919"
@@ -242,12 +242,4 @@ def trained(
 def fedmap_site(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """The real command in a process of its own, with `folder` as its home."""
     environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
-    return subprocess.run(
-        [sys.executable, "-m", "site_agent.cli", *map(str, arguments)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_forked("fedmap-site", [*map(str, arguments)], environment, folder)

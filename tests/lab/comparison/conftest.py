@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import run_forked
 from tests.lab.conftest import BINARY_PLAN, write_site
 
 PLAN = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [8, 4]").replace(
@@ -19,8 +20,7 @@ ROUNDS = "2"
 
 
 def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lab.cli", "compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_forked("fedmap-lab", ["compare", *map(str, arguments)], os.environ)
 
 
 def read(path: Path) -> list[dict[str, str]]:

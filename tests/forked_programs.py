@@ -1,0 +1,122 @@
+"""FedMAP's programs as processes that find what they import loaded: forked from one process that loaded it.
+
+Loading torch, scikit-learn, SQLAlchemy and gRPC takes a core four to six seconds, and the federations of the
+tests start hundreds of processes. A program that starts here is a process as any other: its own arguments,
+environment, folder and files, a command line made anew, killed by the same signals. What it does not show is
+that the installed commands start: tests/services/test_demo.py does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest import mock
+
+PROGRAMS = {
+    "fedmap-aggregator": "aggregator.cli",
+    "fedmap-site": "site_agent.cli",
+    "fedmap-lab": "lab.cli",
+}
+LOADED = (
+    *("aggregator.wiring", "aggregator.initialise", "aggregator.operator_client", "aggregator.status_view"),
+    *("aggregator.doctor", "aggregator.backup", "aggregator.message_json", "aggregator.flower_import"),
+    *("site_agent.agent", "site_agent.enrolment", "site_agent.connection", "site_agent.renewal"),
+    *("site_agent.doctor", "site_agent.dry_run", "site_agent.drop_rounds", "site_agent.purge"),
+    *("site_agent.bundle_download", "site_agent.personalise", "site_agent.predict"),
+    *("site_agent.prediction_server", "lab.simulation", "lab.results", "lab.figures"),
+    *("lab.comparison.running", "lab.report.writing"),
+    *("sksurv.metrics", "psycopg", "sqlalchemy.dialects.postgresql"),
+)
+"""Everything but the command lines: what those make for a terminal depends on the environment."""
+# As the programs set them before they load what reads them.
+_LIBRARIES = {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
+_PR_SET_PDEATHSIG = 1
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class ForkedProgram:
+    """A program that was started; what `subprocess.Popen` says of one, this says in the same words."""
+
+    def __init__(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: Path,
+        stderr: Path,
+        folder: Path | None = None,
+    ) -> None:
+        """Both files are added to; they may be the same. `folder`: to run in, else the current one."""
+        _CONTEXT.set_forkserver_preload(list(LOADED))
+        with mock.patch.dict(os.environ, _LIBRARIES):
+            forkserver.ensure_running()
+        what = (program, tuple(arguments), dict(environment), folder or Path.cwd(), stdout, stderr)
+        self._program = program
+        self._process = _CONTEXT.Process(target=_become, args=what)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._program, timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, sig: int) -> None:
+        os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def run_forked(
+    program: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command to its end, and what it printed. Program -c is Python's: the first argument is a script."""
+    with tempfile.TemporaryDirectory() as printed:
+        stdout, stderr = Path(printed, "stdout"), Path(printed, "stderr")
+        code = ForkedProgram(program, arguments, environment, stdout, stderr, folder).wait()
+        return subprocess.CompletedProcess(
+            [program, *arguments], code, stdout.read_text("utf-8"), stderr.read_text("utf-8")
+        )
+
+
+def _become(
+    program: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    folder: Path,
+    stdout: Path,
+    stderr: Path,
+) -> None:
+    """In the new process: what the system does for a program that it starts, then the program's `main`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlives whoever forked it
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for path, number in ((stdout, 1), (stderr, 2)):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    if program == "-c":
+        sys.argv = [program, *arguments[1:]]
+        exec(arguments[0], {"__name__": "__main__"})
+    else:
+        sys.argv = [program, *arguments]
+        import_module(PROGRAMS[program]).main()
