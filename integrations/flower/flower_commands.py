@@ -33,7 +33,7 @@ QUIET: Mapping[str, str] = {
 }
 """No report home, no update check, no installing at run time; one thread, for the same bits everywhere."""
 LOCAL = "fedmap-local"
-READY_WITHIN_SECONDS = 60
+READY_WITHIN_SECONDS = 180
 STOP_WITHIN_SECONDS = 20
 _APPS = Path(__file__).parent / "apps"
 
