@@ -28,6 +28,7 @@ ABLATIONS = (
     "fedmap-sample-count",
     "fedmap-start-local",
     "fedmap-start-global",
+    "fedmap-cold",
     "fedmap-frozen",
     "fedmap-sketch",
 )

@@ -179,6 +179,7 @@ def _fit(job: _Job, file: PriorFile) -> Work:
         prior,
         [task],
         "autograd_likelihood",
+        penalised=settings.is_penalised(number),
         on_epoch=lambda done, most: job.on_progress("training", done / most),
     )
     if isinstance(fit, FailedFit):

@@ -49,6 +49,8 @@ class TrainingSettings:
     fine_tune_epochs: PositiveInt = 50
     """Most epochs of a T2 site's only fit; early stopping usually ends it sooner."""
     start: StartRule = "local"
+    warm_up: Annotated[int, Ge(0), Le(1_000_000)] = 0
+    """First rounds that are fitted without R: the first μ is random, and a prior around it knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,7 @@ class FedmapSettings:
     prior: PriorSettings = field(default_factory=PriorSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
+
+    def is_penalised(self, round_number: int) -> bool:
+        """Whether the fits of this round (from 1) are held by R."""
+        return round_number > self.training.warm_up

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from common.algorithm.settings import AggregationSettings, PriorSettings, TrainingSettings
 from common.errors import PlanError
@@ -59,6 +59,16 @@ class StudyPlan(Section):
                 hint="Change one side of each contradiction.",
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before_unless_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """What older agents do not know is told only where it is used: they can read all other plans."""
+        form: dict[str, object] = dump(self)
+        training = form["training"]
+        assert isinstance(training, dict)
+        if training["warm_up"] == 0:
+            del training["warm_up"]
+        return form
 
     @property
     def digest(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def test_terms_of_every_shipped_plan_come_back_equal(path: Path) -> None:
     assert read == made
     assert read.digest == made.digest
     assert read.to_json() == made.to_json()
+
+
+def test_a_warm_up_is_told_only_where_there_is_one() -> None:
+    cold, warm = terms().plan, terms().plan
+    training = cold.training
+    cold = cold.model_copy(update={"training": replace(training, warm_up=0)})
+    warm = warm.model_copy(update={"training": replace(training, warm_up=2)})
+    assert "warm_up" not in StudyTerms.of_plan(cold).to_json(), "agents that do not know it can read the plan"
+    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up == 2
+    assert cold.digest != warm.digest
 
 
 def test_another_round_count_or_seed_has_another_digest() -> None:

@@ -85,6 +85,23 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit(
     assert not torch.equal(mu(train(federation, FedProx(mu=1.0))), mu(train(federation, FedAvg())))
 
 
+@pytest.mark.parametrize("engine", [LoopEngine(), VectorisedEngine(workers=1)], ids=["loop", "vectorised"])
+def test_a_warm_up_round_is_fedavgs_and_the_next_is_held_by_the_prior(
+    engine: Engine, binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    training = replace(binary_plan.training, start="global", warm_up=1)
+    aggregation = replace(binary_plan.aggregation, weighting="sample_count")
+    plan = binary_plan.model_copy(update={"training": training, "aggregation": aggregation})
+    federation = load_federation(plan, make_cohort(EQUAL))
+
+    def after(rounds: int, name: str) -> torch.Tensor:
+        return mu(train(federation, METHODS[name], rounds, engine))
+
+    assert torch.equal(after(1, "fedmap"), after(1, "fedavg"))
+    assert not torch.equal(after(1, "fedmap-cold"), after(1, "fedavg"))
+    assert not torch.equal(after(2, "fedmap"), after(2, "fedavg"))
+
+
 def test_the_global_model_of_ditto_is_fedavgs(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
     federation = load_federation(binary_plan, make_cohort(EQUAL))
     assert torch.equal(mu(train(federation, Ditto())), mu(train(federation, FedAvg())))
