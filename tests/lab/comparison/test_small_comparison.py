@@ -35,7 +35,13 @@ def test_every_method_is_scored_at_its_tiers_or_recorded_with_the_reason(compare
         }
         tiers = ("1", "2") if method in ("individual", "pfedgp") else ("1", "2", "3")
         assert (method in refused) != (seen == {(seed, tier) for seed in "01" for tier in tiers}), method
-    same_as_the_plan = {"fedmap-paper", "fedmap-convex", "fedmap-per-sample", "fedmap-start-local"}
+    same_as_the_plan = {
+        "fedmap-paper",
+        "fedmap-convex",
+        "fedmap-per-sample",
+        "fedmap-start-local",
+        "fedmap-cold",
+    }
     assert set(refused) == same_as_the_plan
     assert not [row for row in read(out / "failures.csv") if row["kind"] in ("crashed", "diverged")]
 
