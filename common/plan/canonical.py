@@ -1,4 +1,4 @@
-"""A plan in its canonical form (JSON values with every field spelt out), and back.
+"""A plan in its canonical form (JSON values, defaults spelt out), and back.
 
 The canonical form is what sites approve by digest. Reading it back is strict: what it gives must have the
 very same canonical form again, so nothing in it can be overlooked or repaired.
@@ -19,7 +19,7 @@ _HINT = "Ask the operator to create the study again with this version of the sof
 
 
 def canonical_form(plan: StudyPlan) -> dict[str, Json]:
-    """Every field of the plan, also those left at their defaults."""
+    """Every field, also those left at their defaults, but for what older agents do not know (`StudyPlan`)."""
     form: dict[str, Json] = plan.model_dump(mode="json")
     return form
 
