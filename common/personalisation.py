@@ -39,7 +39,7 @@ def fine_tune(
     on_epoch: OnEpoch | None = None,
 ) -> LocalFit | FailedFit:
     """The fit of one site. `data` is scaled."""
-    settings = fine_tune_settings(FedmapSettings(plan.prior, plan.training, plan.aggregation))
+    settings = fine_tune_settings(plan.settings)
     (fit,) = fit_sites(
         model, settings, prior, [fine_tune_task(prior, data, seed)], "autograd_likelihood", on_epoch=on_epoch
     )

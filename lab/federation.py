@@ -89,7 +89,7 @@ def load_federation(
     return Federation(
         plan=plan,
         model=build_model(plan, layout.groups, len(layout.names)),
-        settings=FedmapSettings(plan.prior, plan.training, plan.aggregation),
+        settings=plan.settings,
         sites=tuple(sites),
         excluded=tuple(excluded),
         scaler=scaler,

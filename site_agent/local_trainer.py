@@ -18,7 +18,6 @@ from common.algorithm.fitting import fit_sites
 from common.algorithm.local_fit import FailedFit, Model, SiteTask
 from common.algorithm.prior import initial_parameters
 from common.algorithm.seeding import derive_seed
-from common.algorithm.settings import FedmapSettings
 from common.answer_names import GLOBAL, PERSONAL, layout_digest
 from common.answers import rule_answer, rule_of, score_message
 from common.contract.v1 import federation_pb2 as pb
@@ -165,7 +164,7 @@ def _first_model(job: _Job) -> Work:
 
 def _fit(job: _Job, file: PriorFile) -> Work:
     plan, number, prior = job.terms.plan, job.task.round, file.prior
-    settings = FedmapSettings(plan.prior, plan.training, plan.aggregation)
+    settings = plan.settings
     data = job.scaled(file)
     start = SiteParameters(prior.mu, prior.buffers)
     if job.own is not None and settings.training.start == "local":

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from common.algorithm.settings import AggregationSettings, PriorSettings, TrainingSettings
+from common.algorithm.settings import AggregationSettings, FedmapSettings, PriorSettings, TrainingSettings
 from common.errors import PlanError
 from common.plan.contradictions import Draft, contradictions
 from common.plan.features import Feature
@@ -69,6 +69,11 @@ class StudyPlan(Section):
         if training["warm_up"] == 0:
             del training["warm_up"]
         return form
+
+    @property
+    def settings(self) -> FedmapSettings:
+        """What the algorithm reads."""
+        return FedmapSettings(self.prior, self.training, self.aggregation)
 
     @property
     def digest(self) -> str:

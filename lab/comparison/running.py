@@ -68,8 +68,8 @@ def compare(request: Request, out: Path, workers: int, on_job: OnJob) -> Compari
 def _draw(request: Request) -> dict[str, tuple[Setting, ...]]:
     if not request.trials:
         return {}
-    training = request.plan.training
-    return {name: draw_trials(name, METHODS[name], training, request.trials) for name in request.methods}
+    settings = request.plan.settings
+    return {name: draw_trials(name, METHODS[name], settings, request.trials) for name in request.methods}
 
 
 def _do(

@@ -111,11 +111,11 @@ def _scores(comparison: Comparison, measured: bool) -> Iterable[Row]:
 
 
 def _settings(comparison: Comparison) -> Iterable[Row]:
-    training = comparison.request.plan.training
+    settings = comparison.request.plan.settings
     tuned = "yes" if comparison.request.trials else "no"
     for name, setting in comparison.chosen.items():
-        for key, value in all_settings(setting, METHODS[name], training).items():
-            yield name, key, "the plan's" if value is None else value, tuned
+        for key, value in all_settings(setting, METHODS[name], settings).items():
+            yield name, key, value, tuned
 
 
 def _trials(comparison: Comparison) -> Iterable[Row]:

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from itertools import product
 
 from common.algorithm.seeding import derive_seed, numpy_stream
-from common.algorithm.settings import TrainingSettings
+from common.algorithm.settings import FedmapSettings, TrainingSettings
 from common.errors import FedmapError
 from lab.federation import Federation
 from lab.methods.method import Method
@@ -27,9 +27,10 @@ TUNING_SEED = 1_000_003
 """Trains the trials. No run of a comparison has it."""
 
 
-def draw_trials(name: str, method: Method, training: TrainingSettings, count: int) -> tuple[Setting, ...]:
+def draw_trials(name: str, method: Method, settings: FedmapSettings, count: int) -> tuple[Setting, ...]:
     """`count` settings, the default first."""
-    found = [setting for setting in _grid(method, training) if not _is_default(setting, method, training)]
+    default = all_settings({}, method, settings)
+    found = [setting for setting in _grid(method, settings.training) if setting != default]
     if count > len(found) + 1:
         raise FedmapError(
             f"{count} trials are asked for, and the search space of {name} has {len(found) + 1} settings",
@@ -52,14 +53,11 @@ def apply(setting: Setting, method: Method, federation: Federation) -> tuple[Met
     return replace(method, **own), replace(federation, settings=settings)  # type: ignore[type-var]
 
 
-def all_settings(setting: Setting, method: Method, training: TrainingSettings) -> dict[str, float | None]:
-    """Every tunable hyperparameter with its value; None: the plan's."""
-    defaults: dict[str, float | None] = {
-        "learning_rate": training.learning_rate,
-        "weight_decay": training.weight_decay,
-    }
-    defaults |= {name: getattr(method, name) for name in method.space}
-    return defaults | dict(setting)
+def all_settings(setting: Setting, method: Method, settings: FedmapSettings) -> dict[str, float]:
+    """Every tunable hyperparameter with the value that it has."""
+    training = settings.training
+    shared = {"learning_rate": training.learning_rate, "weight_decay": training.weight_decay}
+    return shared | method.hyperparameters(settings) | dict(setting)
 
 
 def _grid(method: Method, training: TrainingSettings) -> list[dict[str, float]]:
@@ -69,7 +67,3 @@ def _grid(method: Method, training: TrainingSettings) -> list[dict[str, float]]:
     assert set(method.space) <= known, "a search space may only name fields of its method"
     axes = {"learning_rate": tuple(dict.fromkeys(rates)), "weight_decay": tuple(decays), **method.space}
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-
-
-def _is_default(setting: Setting, method: Method, training: TrainingSettings) -> bool:
-    return all_settings({}, method, training) == dict(setting)

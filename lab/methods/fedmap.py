@@ -27,6 +27,9 @@ class FedMap(Method):
             return settings
         return replace(settings, prior=replace(settings.prior, alpha=self.alpha))
 
+    def hyperparameters(self, settings: FedmapSettings) -> dict[str, float]:
+        return {"alpha": self.settings(settings).prior.alpha}
+
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         settings = self.settings(federation.settings)
         start = common_start(federation, settings.prior, seed)

@@ -83,6 +83,10 @@ class Method(ABC):
         """Why the method is not run under this plan; None where it is."""
         return None
 
+    def hyperparameters(self, settings: FedmapSettings) -> dict[str, float]:  # noqa: ARG002
+        """The method's own hyperparameters that can be tuned, as it runs them under these settings."""
+        return {name: getattr(self, name) for name in self.space}
+
     @abstractmethod
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         """Train all T1 sites."""

@@ -17,7 +17,7 @@ from lab.comparison.jobs import Job, JobResult, run_job
 from lab.comparison.records import comparison_folder
 from lab.comparison.request import Request, choose_methods, identity_of
 from lab.comparison.running import _best, compare
-from lab.comparison.trials import TUNING_SEED, Setting, apply, draw_trials
+from lab.comparison.trials import TUNING_SEED, Setting, all_settings, apply, draw_trials
 from lab.comparison.workers import Crash, Workplace, run_jobs
 from lab.engines import VectorisedEngine
 from lab.federation import Federation, load_federation
@@ -44,14 +44,25 @@ def test_every_method_has_the_same_number_of_different_trials_with_the_default_f
     binary_plan: StudyPlan,
 ) -> None:
     for name, method in METHODS.items():
-        trials = draw_trials(name, method, binary_plan.training, 6)
+        settings = binary_plan.settings
+        trials = draw_trials(name, method, settings, 9)
         assert trials[0] == {}
-        assert len({tuple(sorted(trial.items())) for trial in trials}) == 6, name
+        run = [all_settings(trial, method, settings) for trial in trials]
+        assert len({tuple(sorted(one.items())) for one in run}) == 9, name
+
+
+def test_the_strength_that_the_plan_has_already_is_not_tried_again(binary_plan: StudyPlan) -> None:
+    method, settings = METHODS["fedmap"], binary_plan.settings
+    assert settings.prior.alpha in method.space["alpha"]
+    every = draw_trials("fedmap", method, settings, 36)
+    assert all_settings({}, method, settings) not in [dict(trial) for trial in every]
+    with pytest.raises(FedmapError, match="fedmap has 36 settings"):
+        draw_trials("fedmap", method, settings, 37)
 
 
 def test_more_trials_than_the_smallest_search_space_are_refused(binary_plan: StudyPlan) -> None:
     with pytest.raises(FedmapError, match="individual has 9 settings"):
-        draw_trials("individual", METHODS["individual"], binary_plan.training, 10)
+        draw_trials("individual", METHODS["individual"], binary_plan.settings, 10)
 
 
 def test_a_setting_changes_the_method_and_the_training_it_names(federation: Federation) -> None:
