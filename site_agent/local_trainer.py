@@ -178,7 +178,7 @@ def _fit(job: _Job, file: PriorFile) -> Work:
         prior,
         [task],
         "autograd_likelihood",
-        penalised=settings.is_penalised(number),
+        penalised=settings.is_penalised(number, job.terms.rounds),
         on_epoch=lambda done, most: job.on_progress("training", done / most),
     )
     if isinstance(fit, FailedFit):

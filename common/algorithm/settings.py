@@ -49,8 +49,8 @@ class TrainingSettings:
     fine_tune_epochs: PositiveInt = 50
     """Most epochs of a T2 site's only fit; early stopping usually ends it sooner."""
     start: StartRule = "local"
-    warm_up: Annotated[int, Ge(0), Le(1_000_000)] = 0
-    """First rounds that are fitted without R: the first μ is random, and a prior around it knows nothing."""
+    warm_up: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Share of the rounds, the first ones, that are fitted without R: the first μ knows nothing yet."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,6 @@ class FedmapSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
 
-    def is_penalised(self, round_number: int) -> bool:
-        """Whether the fits of this round (from 1) are held by R."""
-        return round_number > self.training.warm_up
+    def is_penalised(self, round_number: int, rounds: int) -> bool:
+        """Whether the fits of this round (from 1) of so many are held by R. Those of the last always are."""
+        return round_number > self.training.warm_up * rounds

@@ -24,7 +24,7 @@ class Ablation(FedMap):
     start: StartRule | None = None
     psi_steps: int | None = None
     sketch: int | None = None
-    warm_up: int | None = None
+    warm_up: float | None = None
 
     def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
         if self.settings(settings) == FedMap(self.alpha).settings(settings):

@@ -52,9 +52,8 @@ def run_rounds(
             )
             for site in sites
         ]
-        fits = engine.fit(
-            federation.model, settings, prior, tasks, penalised and settings.is_penalised(number)
-        )
+        held = penalised and settings.is_penalised(number, rounds)
+        fits = engine.fit(federation.model, settings, prior, tasks, held)
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
         personal |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}

@@ -32,9 +32,9 @@ def test_a_warm_up_is_told_only_where_there_is_one() -> None:
     cold, warm = terms().plan, terms().plan
     training = cold.training
     cold = cold.model_copy(update={"training": replace(training, warm_up=0)})
-    warm = warm.model_copy(update={"training": replace(training, warm_up=2)})
+    warm = warm.model_copy(update={"training": replace(training, warm_up=0.5)})
     assert "warm_up" not in StudyTerms.of_plan(cold).to_json(), "agents that do not know it can read the plan"
-    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up == 2
+    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up == 0.5
     assert cold.digest != warm.digest
 
 
