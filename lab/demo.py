@@ -28,7 +28,7 @@ from lab.local_tiers import (
     release,
 )
 
-SCALE, COHORT_SEED, STUDY_SEED = 0.25, 7, 7
+SCALE, COHORT_SEED, STUDY_SEED = 1.0, 7, 7
 
 
 @dataclass(frozen=True)
