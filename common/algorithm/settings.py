@@ -7,6 +7,7 @@ uses: there is no second copy to drift apart. Nothing here reads files or applie
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -49,8 +50,8 @@ class TrainingSettings:
     fine_tune_epochs: PositiveInt = 50
     """Most epochs of a T2 site's only fit; early stopping usually ends it sooner."""
     start: StartRule = "local"
-    warm_up: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of the rounds, the first ones, that are fitted without R: the first μ knows nothing yet."""
+    warm_up_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """The first rounds, this share of all (rounded down), are fitted without R: their μ knows little yet."""
 
 
 @dataclass(frozen=True)
@@ -76,4 +77,5 @@ class FedmapSettings:
 
     def is_penalised(self, round_number: int, rounds: int) -> bool:
         """Whether the fits of this round (from 1) of so many are held by R. Those of the last always are."""
-        return round_number > self.training.warm_up * rounds
+        warm_up = floor(round(self.training.warm_up_share * rounds, 6))  # 0.29 · 100 is 28.999…, and means 29
+        return round_number > min(warm_up, rounds - 1)

@@ -258,6 +258,8 @@ def test_a_missing_section_is_named(missing: str) -> None:
         ("[prior]\nhidden = [3]\n", "prior.hidden[1]: is missing"),
         ("[rounds]\ncount = 0\n", "rounds.count: must be at least 1"),
         ("[split]\ntest = 1.0\n", "split.test: must be less than 1"),
+        ("[training]\nwarm_up_share = 3\n", "training.warm_up_share: must be less than 1"),
+        ("[training]\nwarm_up_share = 1\n", "training.warm_up_share: must be less than 1"),
         ('[scaling]\nmode = "none"\n', "scaling.mode: must be 'pooled' or 'local'"),
         ("[data]\npatient = 2020-01-01\n", "data.patient: must not be a date or a time"),
         ('[data]\npatient = " "\n', "data.patient: must not be blank"),

@@ -31,11 +31,16 @@ def test_terms_of_every_shipped_plan_come_back_equal(path: Path) -> None:
 def test_a_warm_up_is_told_only_where_there_is_one() -> None:
     cold, warm = terms().plan, terms().plan
     training = cold.training
-    cold = cold.model_copy(update={"training": replace(training, warm_up=0)})
-    warm = warm.model_copy(update={"training": replace(training, warm_up=0.5)})
-    assert "warm_up" not in StudyTerms.of_plan(cold).to_json(), "agents that do not know it can read the plan"
-    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up == 0.5
+    cold = cold.model_copy(update={"training": replace(training, warm_up_share=0)})
+    warm = warm.model_copy(update={"training": replace(training, warm_up_share=0.5)})
+    assert "warm_up_share" not in StudyTerms.of_plan(cold).to_json(), (
+        "agents that do not know it can read the plan"
+    )
+    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up_share == 0.5
     assert cold.digest != warm.digest
+    spelt_out = StudyTerms.of_plan(warm).to_json().replace('"warm_up_share":0.5', '"warm_up_share":0.0')
+    with pytest.raises(PlanError):
+        parse_terms(spelt_out)
 
 
 def test_another_round_count_or_seed_has_another_digest() -> None:

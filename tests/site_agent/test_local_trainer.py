@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 
 from common.algorithm.aggregation import SiteParameters, next_prior
 from common.algorithm.local_fit import LocalFit, Model
-from common.algorithm.settings import FedmapSettings
 from common.algorithm.statistics import make_scaler, pool_statistics
 from common.answers import result_of, rule_message, rule_terms_of
 from common.contract.v1 import federation_pb2 as pb
@@ -60,14 +60,19 @@ def fine_tuned_scores(
     return list(score(terms.plan, model, own, rule, data.test, data.train))
 
 
-@pytest.mark.parametrize(("kind", "rule"), [("binary", "prevalence"), ("binary", "youden"), ("cox", "")])
+@pytest.mark.parametrize(
+    ("kind", "rule", "warm_up_share"),
+    [("binary", "prevalence", 0.0), ("binary", "youden", 0.5), ("cox", "", 0.0)],
+)
 def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
-    cohort: Path, kind: str, rule: str
+    cohort: Path, kind: str, rule: str, warm_up_share: float
 ) -> None:
     torch.set_num_threads(1)
     terms = terms_of(kind, rule)
-    plan, model = terms.plan, model_of(terms.plan)
-    settings = FedmapSettings(plan.prior, plan.training, plan.aggregation)
+    training = replace(terms.plan.training, warm_up_share=warm_up_share)
+    plan = terms.plan.model_copy(update={"training": training})
+    terms = replace(terms, plan=plan, rounds=terms.rounds + 1)  # not the plan's number of rounds
+    model, settings = model_of(plan), plan.settings
     data: dict[str, SiteDataset] = {site: load_site(plan, site, cohort / f"{site}.csv", 1) for site in SITES}
     federation = load_federation(plan, cohort)
     study = simulate(federation, FedMap(), LoopEngine(), terms.rounds, terms.seed)
