@@ -151,6 +151,15 @@ def test_a_site_that_leaves_while_its_answer_is_computed_does_not_change_the_com
     assert study.task.asked == ("a", "c")
 
 
+def test_a_site_that_leaves_after_a_failed_computation_is_not_in_the_next_one() -> None:
+    study = started("a", "b", "c").go_to("round-1")
+    study.answer("a", "b", "c")
+    study.send(events.ComputeFailed(study.now, "round-1", "the penalty is not finite"))
+    study.leave("b")
+    assert study.state.problem, "the operator still sees why"
+    assert study.send(events.Resumed(study.now)) == (Compute("round-1", "fit", 1, ("a", "c")),)
+
+
 # --- quorum and deadline
 
 

@@ -173,7 +173,7 @@ class AnyOrder(RuleBasedStateMachine):
         running = not state.over and state.phase != "approvals"
         assert running or task is None
         assert task is not None or not state.computing
-        assert not state.problem or (state.computing and state.paused)
+        assert not state.problem or state.paused  # not computing once a site has left with its answer
         assert not (running and task is None) or state.paused, "a study that runs and asks nobody"
         if task is None:
             return
