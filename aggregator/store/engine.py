@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,7 @@ from .database_url import Database
 
 _CONNECTIONS = 16
 _CONNECT_SECONDS = 10
+_ASK_AGAIN_SECONDS = 0.01
 _ADVISORY_KEY = 0x6665646D6170  # "fedmap"
 _WRITING = "fedmap_writing"
 
@@ -101,8 +103,7 @@ def _sqlite_engine(database: Database, busy_seconds: float) -> Engine:
 
     def on_connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
+        if _switch_to_log(connection, busy_seconds) != "wal":
             raise StorageError(
                 f"{database.place}: its file system cannot keep a write-ahead log",
                 hint="Put the state folder on a local disk, or use PostgreSQL.",
@@ -119,6 +120,24 @@ def _sqlite_engine(database: Database, busy_seconds: float) -> Engine:
     event.listen(engine, "connect", on_connect)
     event.listen(engine, "begin", on_begin)
     return engine
+
+
+def _switch_to_log(connection: sqlite3.Connection, busy_seconds: float) -> str:
+    """Asks for a write-ahead log and returns what SQLite made of it.
+
+    Where two switch a new file at once, SQLite refuses one of them at once: each holds the file for reading
+    and would wait for the other for ever. So it is for us to ask again.
+    """
+    until = time.monotonic() + busy_seconds
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_ASK_AGAIN_SECONDS)
+        else:
+            return str(mode)
 
 
 def _postgres_engine(database: Database, busy_seconds: float) -> Engine:

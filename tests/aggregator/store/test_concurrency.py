@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -115,8 +116,18 @@ def test_aggregators_that_start_together_make_the_tables_once(
 ) -> None:
     fresh = [open_store(database_url) for _ in range(4)]
     got = at_once(lambda number: fresh[number].prepare(), 4)
-    found = sorted(one.schema.state for one in got if isinstance(one, Prepared))
+    found = sorted(one.schema.state if isinstance(one, Prepared) else str(one) for one in got)
     assert found == ["current", "current", "current", "missing"]
+
+
+def test_new_sqlite_files_that_several_open_at_once_refuse_nobody(
+    tmp_path: Path, open_store: MakeStore
+) -> None:
+    for turn in range(20):  # the refusal comes in one turn of seven where nobody asks again
+        url = f"sqlite:///{tmp_path}/{turn}.db"
+        fresh = [open_store(url) for _ in range(4)]
+        got = at_once(lambda number, fresh=fresh: fresh[number].prepare(), 4)  # type: ignore[misc]
+        assert [one for one in got if not isinstance(one, Prepared)] == []
 
 
 def test_a_reader_sees_one_moment_while_a_writer_goes_on(store: Store, other_store: Store) -> None:
