@@ -65,7 +65,7 @@ test: $(READY) $(LAYER_READY) ## everything CI runs: lint, types, all tests but 
 	@$(MAKE) --no-print-directory --jobs=3 test-ours test-beside
 
 test-ours: $(READY)
-	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations
+	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore tests/integrations
 
 test-beside:
 	@$(MAKE) --no-print-directory --output-sync=target lint test-flower
@@ -74,7 +74,7 @@ test-flower: $(LAYER_READY)
 	$(LAYER)/bin/python -m pytest tests/integrations
 
 test-all: test $(FLOWER_READY) ## the long tests as well (more faults, Prometheus, Flower on Ray, docs/flower.md)
-	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/integrations -m long
+	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore tests/integrations -m long
 	$(FLOWER_BIN)/pytest -m 'not containers' tests/integrations
 
 lint: lint-flower ## ruff and mypy --strict
