@@ -88,8 +88,12 @@ def request_for(
     compute: Compute,
     answers: Sequence[AnswerRow],
     results: Iterable[ResultRow],
+    last_of_absent: Sequence[AnswerRow],
 ) -> Request | None:
-    """What to ask of the estimation process; None where the step needs no computing (evaluate)."""
+    """What to ask of the estimation process; None where the step needs no computing (evaluate).
+
+    `last_of_absent`: what each of the `absent` sites sent last that counted, sorted by site.
+    """
     rows = {row.site: row for row in answers if row.site in compute.sites and row.status == "accepted"}
     missing = [site for site in compute.sites if site not in rows]
     if missing:
@@ -115,6 +119,8 @@ def request_for(
                 text,
                 state.prior_digest,
                 tuple(SiteUpdate(site, answer.fit.log_omega, tensors) for site, answer, tensors in stored),
+                compute.round,
+                tuple(message_of(row).fit.log_omega for row in last_of_absent),
             )
         case "rule":
             names = next((step_of(row).input_names for row in results if row.task == "statistics"), ())
@@ -153,6 +159,14 @@ def outcome_of(
 def message_of(row: AnswerRow) -> pb.Answer:
     """The answer as the site sent it."""
     return pb.Answer.FromString(row.answer)
+
+
+def absent(terms: StudyTerms, state: StudyState, compute: Compute) -> frozenset[str]:
+    """Sites that were asked for this consensus round and do not count in it; empty for any other step."""
+    consensus = compute.kind == "fit" and terms.plan.settings.is_consensus(compute.round, terms.rounds)
+    if not consensus or state.task is None:  # no task: the study was aborted meanwhile, and nobody will ask
+        return frozenset()
+    return frozenset(state.task.asked).difference(compute.sites)
 
 
 def _scaler(state: StudyState, results: Iterable[ResultRow]) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
-from aggregator.computation import outcome_of, request_for
+from aggregator.computation import absent, outcome_of, request_for
 from aggregator.coordinator_events import Compute, ComputeFailed
 from aggregator.estimation_messages import (
     EstimatedPrior,
@@ -28,7 +29,7 @@ from aggregator.estimation_messages import (
 )
 from aggregator.metrics import AggregatorMetrics
 from aggregator.service import Report, Study
-from aggregator.store import AnswerRow, Store
+from aggregator.store import AnswerRow, Store, Transaction
 from common.errors import FedmapError, StaleError, StorageError
 from common.fault_points import reach
 from common.log import get_logger
@@ -95,7 +96,9 @@ class EstimationDesk:
             answers = transaction.answers.list(study.state.study, compute.task_id)
             earlier = compute.kind in ("initialise", "rule")
             results = transaction.results.list(study.state.study) if earlier else ()
-        return answers, request_for(study.terms, study.state, compute, answers, results)
+            missing = absent(study.terms, study.state, compute)
+            last = _last_that_counted(transaction, study.state.study, missing, compute.round)
+        return answers, request_for(study.terms, study.state, compute, answers, results, last)
 
     def _done(self, key: tuple[str, str], job: _Job, future: Future[Result]) -> None:
         try:
@@ -178,3 +181,15 @@ def _blobs_of(result: Result | None) -> tuple[str, ...]:
             return (result.reference_digest,) if result.reference_digest else ()
         case None:
             return ()
+
+
+def _last_that_counted(
+    transaction: Transaction, study: str, sites: Iterable[str], before: int
+) -> list[AnswerRow]:
+    """The newest accepted update of each site from a round before this one; none of a site that has none."""
+    newest_first = [f"round-{number}" for number in range(before - 1, 0, -1)]
+    found: list[AnswerRow] = []
+    for site in sorted(sites):
+        rows = (transaction.answers.get(study, task, site) for task in newest_first)
+        found += islice((row for row in rows if row is not None and row.status == "accepted"), 1)
+    return found

@@ -81,6 +81,8 @@ class NextPrior:
     terms_json: str
     prior_digest: str
     updates: tuple[SiteUpdate, ...]
+    round: int
+    absent: tuple[float, ...]  # last known log ω of sites that were asked and have no update here
     kind: Literal["fit"] = "fit"
 
 

@@ -19,14 +19,25 @@ from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import BaselineTerms
 from common.algorithm.convex_network import ConvexNetwork
 from common.algorithm.layers import Buffers
+from common.algorithm.local_round import OwnModel
 from common.algorithm.network import Network
 from common.algorithm.parameters import ParameterSpec
 from common.algorithm.prior import Prior
 from common.algorithm.settings import PriorSettings
 from common.algorithm.statistics import FeatureStatistics, Scaler
 from common.errors import ModelError
-from common.tensor_files import Array, Expected, decode_tensors, encode_tensors, most_bytes, scan_tensors
+from common.tensor_files import (
+    Array,
+    Expected,
+    decode_tensors,
+    encode_tensors,
+    file_bytes,
+    most_bytes,
+    scan_tensors,
+    tensor_names,
+)
 
+_MULTIPLIER = "multiplier."
 _BASELINE = ("events", "position", "risk_start", "risk_end")
 _MOST_MEAN = 1e15  # of batch-norm statistics that are pooled: its square is far from the end of float32
 _MOST_BATCHES = 10**15  # far from the end of int64: sites go on counting from the largest
@@ -59,6 +70,20 @@ def decode_parameters(network: Network, source: bytes | Path, what: str = "the p
     return SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
 
 
+def encode_own_model(network: Network, own: OwnModel) -> bytes:
+    """For the site's own disk: what it keeps between rounds."""
+    named = named_parameters(network, own.parameters)
+    if own.multiplier is not None:
+        named |= _prefixed(network.spec, own.multiplier, _MULTIPLIER)
+    return encode_tensors(named)
+
+
+def decode_own_model(network: Network, source: bytes | Path, what: str = "the own model") -> OwnModel:
+    arrays = _decode_with_multiplier(network, source, expected_parameters(network), what)
+    parameters = SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
+    return OwnModel(parameters, _multiplier(network, arrays))
+
+
 def parameters_norm(network: Network, path: Path, what: str = "the parameters") -> float:
     """‖θ‖ of a file that `decode_parameters` would take, without ever holding it in memory as a whole.
 
@@ -84,11 +109,12 @@ def decode_theta(network: Network, source: bytes | Path, what: str = "the first 
 
 def encode_prior(network: Network, settings: PriorSettings, file: PriorFile) -> bytes:
     prior, scaler = file.prior, file.scaler
-    named = {f"mu.{name}": tensor for name, tensor in network.spec.to_mapping(prior.mu).items()}
-    named |= _named_buffers(prior.buffers)
+    named = _prefixed(network.spec, prior.mu, "mu.") | _named_buffers(prior.buffers)
     if settings.convex:
         psi = ConvexNetwork(network.spec, settings).spec
-        named |= {f"psi.{name}": tensor for name, tensor in psi.to_mapping(prior.psi).items()}
+        named |= _prefixed(psi, prior.psi, "psi.")
+    if prior.multiplier is not None:
+        named |= _prefixed(network.spec, prior.multiplier, _MULTIPLIER)
     return encode_tensors(named | {"scaler.mean": scaler.mean, "scaler.deviation": scaler.deviation})
 
 
@@ -96,11 +122,12 @@ def decode_prior(
     network: Network, settings: PriorSettings, source: bytes | Path, what: str = "the prior"
 ) -> PriorFile:
     expected, psi_spec = _expected_prior(network, settings)
-    arrays = decode_tensors(source, expected, what)
+    arrays = _decode_with_multiplier(network, source, expected, what)
     if not bool((arrays["scaler.deviation"] > 0).all()):
         raise _impossible(what, "scaler.deviation is not above zero everywhere")
     psi = torch.zeros(0) if psi_spec is None else _flat(psi_spec, arrays, "psi.")
-    prior = Prior(_flat(network.spec, arrays, "mu."), _buffers(network, arrays, what), psi)
+    mu, buffers = _flat(network.spec, arrays, "mu."), _buffers(network, arrays, what)
+    prior = Prior(mu, buffers, psi, _multiplier(network, arrays))
     return PriorFile(prior, Scaler(_tensor(arrays["scaler.mean"]), _tensor(arrays["scaler.deviation"])))
 
 
@@ -127,7 +154,7 @@ def decode_psi(
 
 def most_prior_bytes(network: Network, settings: PriorSettings) -> int:
     """No prior of this model has a larger file."""
-    return most_bytes(_expected_prior(network, settings)[0])
+    return most_bytes(_expected_prior(network, settings)[0] | _expected(network.spec, _MULTIPLIER))
 
 
 def encode_statistics(statistics: FeatureStatistics) -> bytes:
@@ -172,6 +199,21 @@ def baseline_of(arrays: Mapping[str, Array], joined: int, what: str) -> Baseline
     return BaselineTerms(events, position, start, end, joined)
 
 
+def _decode_with_multiplier(
+    network: Network, source: bytes | Path, expected: dict[str, Expected], what: str
+) -> dict[str, Array]:
+    """The expected tensors, and after a consensus round a multiplier among them."""
+    data = file_bytes(source)
+    if any(name.startswith(_MULTIPLIER) for name in tensor_names(data, what)):
+        expected = expected | _expected(network.spec, _MULTIPLIER)
+    return decode_tensors(data, expected, what)
+
+
+def _multiplier(network: Network, arrays: Mapping[str, Array]) -> Tensor | None:
+    held = any(name.startswith(_MULTIPLIER) for name in arrays)
+    return _flat(network.spec, arrays, _MULTIPLIER) if held else None
+
+
 def _named_buffers(buffers: Buffers) -> dict[str, Tensor]:
     if not buffers.mean.numel():
         return {}
@@ -180,6 +222,10 @@ def _named_buffers(buffers: Buffers) -> dict[str, Tensor]:
         "buffers.variance": buffers.variance.clone(),
         "buffers.count": buffers.count.clone(),
     }
+
+
+def _prefixed(spec: ParameterSpec, flat: Tensor, prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in spec.to_mapping(flat).items()}
 
 
 def _expected(spec: ParameterSpec, prefix: str) -> dict[str, Expected]:

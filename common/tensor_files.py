@@ -58,7 +58,7 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 def decode_tensors(source: bytes | Path, expected: Mapping[str, Expected], what: str) -> dict[str, Array]:
     """The expected tensors as read-only views of the bytes; `what` names the file in errors."""
-    data = _bytes(source)
+    data = file_bytes(source)
     header, start = _header(data, what)
     arrays: dict[str, Array] = {}
     for name, (begin, _) in _places(header, expected, len(data) - start, what).items():
@@ -69,6 +69,12 @@ def decode_tensors(source: bytes | Path, expected: Mapping[str, Expected], what:
             raise _not_finite(what, name)
         arrays[name] = array.reshape(wanted.shape)
     return arrays
+
+
+def tensor_names(data: bytes, what: str) -> frozenset[str]:
+    """The names in a file's head, for files that may hold one set of tensors or another."""
+    header, _ = _header(data, what)
+    return frozenset(header)
 
 
 def head_size(start: bytes) -> int:
@@ -156,7 +162,8 @@ def _places(
     return places
 
 
-def _bytes(source: bytes | Path) -> bytes:
+def file_bytes(source: bytes | Path) -> bytes:
+    """What is in a file, or was read from it already."""
     if isinstance(source, bytes):
         return source
     try:

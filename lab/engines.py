@@ -28,7 +28,7 @@ Fits = list[LocalFit | FailedFit]
 
 
 class Engine(Protocol):
-    """Fits every task as if alone; `penalised=False` leaves the prior out, `rule` is a baseline's step."""
+    """Fits every task as if alone; `penalised=False` leaves the prior out, `rule` takes other steps."""
 
     def fit(
         self,

@@ -28,7 +28,7 @@ ABLATIONS = (
     "fedmap-sample-count",
     "fedmap-start-local",
     "fedmap-start-global",
-    "fedmap-cold",
+    "fedmap-no-consensus",
     "fedmap-frozen",
     "fedmap-sketch",
 )

@@ -15,7 +15,8 @@ import torch
 
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.fitting import fit_sites
-from common.algorithm.local_fit import FailedFit, Model, SiteTask
+from common.algorithm.local_fit import FailedFit, Model
+from common.algorithm.local_round import LocalRound, OwnModel
 from common.algorithm.prior import initial_parameters
 from common.algorithm.seeding import derive_seed
 from common.answer_names import GLOBAL, PERSONAL, layout_digest
@@ -52,7 +53,7 @@ class Work:
 
     content: Content
     tensors: bytes = b""
-    model: SiteParameters | None = None
+    model: OwnModel | None = None
     """The site's own model after this round, exact: what leaves may be clipped, this is not."""
     notes: tuple[str, ...] = ()
     """What was left out already because it needs the rows to know; for the manifest."""
@@ -75,7 +76,7 @@ def perform(
     terms: StudyTerms,
     dataset: SiteDataset,
     prior: PriorFile | None,
-    own: SiteParameters | None,
+    own: OwnModel | None,
     policy: SitePolicy,
     on_progress: OnProgress,
 ) -> Work:
@@ -111,7 +112,7 @@ class _Job:
     terms: StudyTerms
     dataset: SiteDataset
     model: Model
-    own: SiteParameters | None
+    own: OwnModel | None
     policy: SitePolicy
     on_progress: OnProgress
 
@@ -164,21 +165,18 @@ def _first_model(job: _Job) -> Work:
 
 def _fit(job: _Job, file: PriorFile) -> Work:
     plan, number, prior = job.terms.plan, job.task.round, file.prior
-    settings = plan.settings
+    this = LocalRound(plan.settings, number, job.terms.rounds)
     data = job.scaled(file)
-    start = SiteParameters(prior.mu, prior.buffers)
-    if job.own is not None and settings.training.start == "local":
-        start = job.own
     seed = derive_seed(job.terms.seed, "fit", number, data.site)
-    task = SiteTask(start.theta, start.buffers, data.train, data.validation, seed)
     job.on_progress("training", 0.0)
     (fit,) = fit_sites(
         job.model,
-        settings,
+        plan.settings,
         prior,
-        [task],
+        [this.task(prior, job.own, data.train, data.validation, seed)],
         "autograd_likelihood",
-        penalised=settings.is_penalised(number, job.terms.rounds),
+        penalised=not this.is_consensus,
+        rule=this.rule,
         on_epoch=lambda done, most: job.on_progress("training", done / most),
     )
     if isinstance(fit, FailedFit):
@@ -187,7 +185,7 @@ def _fit(job: _Job, file: PriorFile) -> Work:
             hint="Check the feature ranges; the operator can lower training.learning_rate in a new study.",
         )
         return failed_work(failure)
-    fitted = SiteParameters(fit.theta, fit.buffers)
+    own = this.kept(prior, job.own, fit, job.policy.clip_norm)
     content = pb.FitAnswer(loss=fit.loss / fit.rows, epochs=fit.epochs)
     if fit.validation_loss is not None:
         content.validation_loss = fit.validation_loss
@@ -195,12 +193,13 @@ def _fit(job: _Job, file: PriorFile) -> Work:
         job.on_progress("scoring", 0.0)
         shared = SiteParameters(prior.mu, prior.buffers)
         content.validation_scores.extend(
-            _validation_score(job, data, name, own) for name, own in ((PERSONAL, fitted), (GLOBAL, shared))
+            _validation_score(job, data, name, model)
+            for name, model in ((PERSONAL, own.parameters), (GLOBAL, shared))
         )
     if fit.log_omega is None:
-        return Work(content, model=fitted)
+        return Work(content, model=own)
     content.log_omega = fit.log_omega
-    return Work(content, encode_parameters(job.model.network, fitted), fitted)
+    return Work(content, encode_parameters(job.model.network, own.parameters), own)
 
 
 def _validation_score(job: _Job, data: SiteDataset, name: str, own: SiteParameters) -> pb.Score:
@@ -235,7 +234,8 @@ def _evaluation(job: _Job, file: PriorFile) -> Work:
         floor,
         lambda share: job.on_progress("scoring", share),
     )
-    found = last.answer(job.own, rule_of(job.task.rule))
+    own = None if job.own is None else job.own.parameters
+    found = last.answer(own, rule_of(job.task.rule))
     return Work(found.content, notes=found.notes)
 
 

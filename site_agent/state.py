@@ -35,7 +35,7 @@ from common.study_terms import StudyTerms, parse_terms
 from site_agent.identity_files import LOCK
 
 if TYPE_CHECKING:
-    from common.algorithm.aggregation import SiteParameters
+    from common.algorithm.local_round import OwnModel
     from common.algorithm.network import Network
 
 BEGUN = ".begun.json"
@@ -200,27 +200,27 @@ class SiteState:
         make_folder(self.study_folder(study))
         _write(self.study_folder(study) / "data.json", record)
 
-    def save_model(self, study: str, number: int, network: Network, model: SiteParameters) -> None:
+    def save_model(self, study: str, number: int, network: Network, model: OwnModel) -> None:
         """The site's own model after a round. The same round trained again gives the same file."""
-        from common.parameter_files import encode_parameters
+        from common.parameter_files import encode_own_model
 
         folder = self.study_folder(study) / "models"
         make_folder(folder)
-        write_durably(folder / f"round-{number:04d}.safetensors", encode_parameters(network, model))
+        write_durably(folder / f"round-{number:04d}.safetensors", encode_own_model(network, model))
         for _, path in self._models(study)[:-MODELS_KEPT]:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise storage_error(error, path) from error
 
-    def newest_model(self, study: str, network: Network, before: int | None = None) -> SiteParameters | None:
+    def newest_model(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
         """The newest own model, of a round below `before` where that is given; None: there is none yet."""
         models = [path for number, path in self._models(study) if before is None or number < before]
         if not models:
             return None
-        from common.parameter_files import decode_parameters
+        from common.parameter_files import decode_own_model
 
-        return decode_parameters(network, models[-1], f"the own model {models[-1].name}")
+        return decode_own_model(network, models[-1], f"the own model {models[-1].name}")
 
     def prior_path(self, study: str, digest: str) -> Path:
         """Where a prior of that digest is kept; the caller has checked the digest's form."""

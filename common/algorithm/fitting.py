@@ -50,7 +50,7 @@ def fit_sites(
 ) -> list[LocalFit | FailedFit]:
     """Fit all `tasks` at once, each as if alone. `penalised=False` leaves R out (plain training).
 
-    `rule` takes the steps in another way than FedMAP does; the baselines of the lab use it.
+    `rule` takes the steps in another way: consensus rounds and the baselines of the lab use it.
     `on_epoch` hears of each epoch that is done, and of how many there can be.
     """
     usable = [position for position, task in enumerate(tasks) if len(task.train) >= 2]

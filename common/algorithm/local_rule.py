@@ -1,9 +1,9 @@
 """The one place where another way of taking a local step is put into a fit.
 
-FedMAP needs none: a fit without a rule takes Adam steps on L/N + R. A rule sees, for each batch, θ of the
-sites in it, the vectors it keeps beside θ, and the gradient of L/N as a function; it moves all of them in
-place. Batches, early stopping, the best weights and the loss stay with `batched_fit`, the same for every
-rule.
+A fit under the prior needs none: it takes Adam steps on L/N + R. FedMAP's consensus rounds and the lab's
+baselines each have one. A rule sees, for each batch, θ of the sites in it, the vectors it keeps beside θ, and
+the gradient of L/N as a function; it moves all of them in place. Batches, early stopping, the best weights
+and the loss stay with `batched_fit`, the same for every rule.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class TrainingSettings:
     fine_tune_epochs: PositiveInt = 50
     """Most epochs of a T2 site's only fit; early stopping usually ends it sooner."""
     start: StartRule = "local"
-    warm_up_share: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """The first rounds, this share of all (rounded down), are fitted without R: their μ knows little yet."""
+    consensus_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """The first rounds, this share of all (rounded down), look for a μ that the sites agree on."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FedmapSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
 
-    def is_penalised(self, round_number: int, rounds: int) -> bool:
-        """Whether the fits of this round (from 1) of so many are held by R. Those of the last always are."""
-        warm_up = floor(round(self.training.warm_up_share * rounds, 6))  # 0.29 · 100 is 28.999…, and means 29
-        return round_number > min(warm_up, rounds - 1)
+    def is_consensus(self, round_number: int, rounds: int) -> bool:
+        """Whether this round (from 1) of so many is a consensus round. The last is always held by R."""
+        first = floor(round(self.training.consensus_share * rounds, 6))  # 0.29 · 100 is 28.999…, and means 29
+        return round_number <= min(first, rounds - 1)

@@ -66,8 +66,8 @@ class StudyPlan(Section):
         form: dict[str, object] = dump(self)
         training = form["training"]
         assert isinstance(training, dict)
-        if training["warm_up_share"] == 0:
-            del training["warm_up_share"]
+        if training["consensus_share"] == 0:
+            del training["consensus_share"]
         return form
 
     @property

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_round import OwnModel
 from common.algorithm.network import Network
-from common.parameter_files import decode_parameters, encode_parameters
+from common.parameter_files import decode_own_model, encode_own_model
 from integrations.flower.records import tensor_bytes, tensor_record
 from site_agent.state import SiteState
 
@@ -23,10 +23,10 @@ _MODEL, _ROUND = "fedmap.model", "fedmap.round"
 class OwnModels(Protocol):
     """One node's models in one run."""
 
-    def newest(self, study: str, network: Network, before: int | None = None) -> SiteParameters | None:
+    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
         """The newest model, of a round below `before` where that is given; None: there is none yet."""
 
-    def save(self, study: str, number: int, network: Network, model: SiteParameters) -> None:
+    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:
         """The model after a round."""
 
 
@@ -36,10 +36,10 @@ class ModelsOnDisk:
     def __init__(self, state: SiteState) -> None:
         self._state = state
 
-    def newest(self, study: str, network: Network, before: int | None = None) -> SiteParameters | None:
+    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
         return self._state.newest_model(study, network, before)
 
-    def save(self, study: str, number: int, network: Network, model: SiteParameters) -> None:
+    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:
         self._state.save_model(study, number, network, model)
 
 
@@ -49,19 +49,19 @@ class ModelsInContext:
     def __init__(self, state: RecordDict) -> None:
         self._state = state
 
-    def newest(self, study: str, network: Network, before: int | None = None) -> SiteParameters | None:  # noqa: ARG002 - a run is of one study
+    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:  # noqa: ARG002 - a run is of one study
         for place in ("", ".before"):
             number, record = self._state.get(_ROUND + place), self._state.get(_MODEL + place)
             if not isinstance(number, ConfigRecord) or not isinstance(record, ArrayRecord):
                 return None
             if before is None or int(str(number["round"])) < before:
-                return decode_parameters(network, tensor_bytes(record), "the own model")
+                return decode_own_model(network, tensor_bytes(record))
         return None
 
-    def save(self, study: str, number: int, network: Network, model: SiteParameters) -> None:  # noqa: ARG002
+    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:  # noqa: ARG002
         held = self._state.get(_ROUND)
         if isinstance(held, ConfigRecord) and held["round"] != number:
             self._state[_ROUND + ".before"] = held
             self._state[_MODEL + ".before"] = self._state[_MODEL]
         self._state[_ROUND] = ConfigRecord({"round": number})
-        self._state[_MODEL] = tensor_record(encode_parameters(network, model))
+        self._state[_MODEL] = tensor_record(encode_own_model(network, model))

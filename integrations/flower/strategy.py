@@ -67,6 +67,7 @@ class FedMAP(Strategy):
         self._model = model_of(terms.plan)
         self._exchange = Exchange(terms, self._model, limits or GateLimits(), scratch)
         self._cohort_norm: float | None = None
+        self._log_omega: dict[str, float] = {}  # of each site's last update that counted
 
     @property
     def deadline(self) -> float:
@@ -121,13 +122,17 @@ class FedMAP(Strategy):
         weighted = {site: one for site, one in found.accepted.items() if not one.abstained}
         self._require(weighted, f"round {server_round}", found.refused)
         before = decode_prior(network, plan.prior, self.prior)
+        counted = {site: one.answer.fit.log_omega for site, one in weighted.items()}
+        self._log_omega |= counted
+        absent = [self._log_omega[site] for site in sorted(self._log_omega.keys() - counted.keys())]
         step = next_prior(
             network.spec,
             plan.prior,
             plan.aggregation,
             before.prior,
-            {site: one.answer.fit.log_omega for site, one in weighted.items()},
+            counted,
             lambda site: self._update(weighted[site]),
+            absent if plan.settings.is_consensus(server_round, self.terms.rounds) else None,
         )
         check_step(step)
         self._cohort_norm = median_low([one.norm for one in weighted.values() if one.norm is not None])

@@ -24,7 +24,7 @@ class Ablation(FedMap):
     start: StartRule | None = None
     psi_steps: int | None = None
     sketch: int | None = None
-    warm_up_share: float | None = None
+    consensus_share: float | None = None
 
     def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
         if self.settings(settings) == FedMap(self.alpha).settings(settings):
@@ -42,8 +42,8 @@ class Ablation(FedMap):
             prior = replace(prior, sketch=self.sketch)
         if self.start is not None:
             training = replace(training, start=self.start)
-        if self.warm_up_share is not None:
-            training = replace(training, warm_up_share=self.warm_up_share)
+        if self.consensus_share is not None:
+            training = replace(training, consensus_share=self.consensus_share)
         if self.weighting is not None:
             aggregation = replace(aggregation, weighting=self.weighting)
         if self.psi_steps is not None:
@@ -52,7 +52,7 @@ class Ablation(FedMap):
 
 
 ABLATIONS: dict[str, Ablation] = {
-    "fedmap-paper": Ablation(convex=True, weighting="per_sample", start="local", warm_up_share=0),
+    "fedmap-paper": Ablation(convex=True, weighting="per_sample", start="local", consensus_share=0),
     "fedmap-quadratic": Ablation(convex=False),
     "fedmap-convex": Ablation(convex=True),
     "fedmap-per-sample": Ablation(weighting="per_sample"),
@@ -61,7 +61,7 @@ ABLATIONS: dict[str, Ablation] = {
     "fedmap-sample-count": Ablation(weighting="sample_count"),
     "fedmap-start-local": Ablation(start="local"),
     "fedmap-start-global": Ablation(start="global"),
-    "fedmap-cold": Ablation(warm_up_share=0),
+    "fedmap-no-consensus": Ablation(consensus_share=0),
     "fedmap-frozen": Ablation(psi_steps=0),
     "fedmap-sketch": Ablation(sketch=SKETCH_WIDTH),
 }

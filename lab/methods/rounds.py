@@ -14,7 +14,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from common.algorithm.aggregation import SiteParameters, next_prior
-from common.algorithm.local_fit import FailedFit, LocalFit, SiteTask
+from common.algorithm.local_fit import FailedFit, LocalFit
+from common.algorithm.local_round import LocalRound, OwnModel
 from common.algorithm.local_rule import LocalRule
 from common.algorithm.prior import Prior
 from common.algorithm.seeding import derive_seed
@@ -38,45 +39,44 @@ def run_rounds(
 ) -> Trained:
     """Rounds 1 … `rounds` from a given prior; every θ_k starts as μ⁰."""
     sites = federation.tier(1)
-    personal: dict[str, SiteParameters] = {}  # only what a fit gave; the others still stand at the start
-    start = SiteParameters(prior.mu, prior.buffers)
+    own: dict[str, OwnModel] = {}  # only what a fit gave; the others still stand at the start
+    log_omega: dict[str, float] = {}  # of each site's last fit that counted
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
+        this = LocalRound(settings, number, rounds)
         tasks = [
-            site_task(
-                site,
-                personal.get(site.name, start),
+            this.task(
                 prior,
-                settings,
+                own.get(site.name),
+                site.data.train,
+                site.data.validation,
                 derive_seed(seed, "fit", number, site.name),
             )
             for site in sites
         ]
-        held = penalised and settings.is_penalised(number, rounds)
-        fits = engine.fit(federation.model, settings, prior, tasks, held)
+        held = penalised and not this.is_consensus
+        fits = engine.fit(federation.model, settings, prior, tasks, held, this.rule)
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
-        personal |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}
+        own |= {name: this.kept(prior, own.get(name), fit) for name, fit in answered.items()}
+        personal = {name: one.parameters for name, one in own.items()}
+        counted = {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None}
+        log_omega |= counted
+        absent = [log_omega[name] for name in sorted(log_omega.keys() - counted.keys())]
         step = next_prior(
             federation.model.network.spec,
             settings.prior,
             settings.aggregation,
             prior,
-            {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None},
+            counted,
             personal.__getitem__,
+            absent if this.is_consensus else None,
         )
         prior = step.prior
         penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
         history.append(round_record(number, answered, step.weights, failed, penalties))
         watch(Progress(history[-1], prior, personal))
     return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
-
-
-def site_task(site: Site, own: SiteParameters, prior: Prior, settings: FedmapSettings, seed: int) -> SiteTask:
-    """A site's fit of one round, started where the plan says: its own θ_k or μ."""
-    if settings.training.start == "global":
-        own = SiteParameters(prior.mu, prior.buffers)
-    return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed)
 
 
 def sort_out(

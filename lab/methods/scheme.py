@@ -33,7 +33,7 @@ def baseline_settings(settings: FedmapSettings) -> FedmapSettings:
     """The plan's training without a prior: start at the global model, weigh by sample count."""
     return FedmapSettings(
         prior=replace(settings.prior, convex=False),
-        training=replace(settings.training, start="global"),
+        training=replace(settings.training, start="global", consensus_share=0),
         aggregation=AggregationSettings(weighting="sample_count", psi_steps=0),
     )
 

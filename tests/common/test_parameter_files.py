@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 from common.algorithm.aggregation import SiteParameters
 from common.algorithm.baseline import BaselineTerms
 from common.algorithm.layers import BatchNorm, Buffers, Linear, Relu
+from common.algorithm.local_round import OwnModel
 from common.algorithm.network import Network
 from common.algorithm.prior import Prior, initial_prior
 from common.algorithm.settings import PriorSettings
@@ -22,15 +24,18 @@ from common.errors import ModelError, StorageError
 from common.parameter_files import (
     PriorFile,
     decode_baseline,
+    decode_own_model,
     decode_parameters,
     decode_prior,
     decode_statistics,
     decode_theta,
     encode_baseline,
+    encode_own_model,
     encode_parameters,
     encode_prior,
     encode_statistics,
     encode_theta,
+    most_prior_bytes,
 )
 
 NETWORK = Network(3, 1, (), (Linear(3, 4), Relu(), BatchNorm(4), Linear(4, 1)))
@@ -99,6 +104,31 @@ def test_prior_and_scaler_come_back_bit_for_bit(convex: bool) -> None:
     assert torch.equal(read.prior.buffers.variance, prior.buffers.variance)
     assert torch.equal(read.scaler.mean, scaler.mean)
     assert torch.equal(read.scaler.deviation, scaler.deviation)
+
+
+@pytest.mark.parametrize("convex", [True, False])
+def test_a_prior_and_an_own_model_keep_the_multiplier_of_a_consensus_round(convex: bool) -> None:
+    settings = PriorSettings(hidden=(4, 3), convex=convex)
+    multiplier = NETWORK.initialise(5)
+    prior = replace(initial_prior(NETWORK, settings, NETWORK.initialise(2)), multiplier=multiplier)
+    file = encode_prior(NETWORK, settings, PriorFile(prior, Scaler(torch.zeros(3), torch.ones(3))))
+    read = decode_prior(NETWORK, settings, file).prior
+    own = decode_own_model(NETWORK, encode_own_model(NETWORK, OwnModel(parameters(), multiplier)))
+    assert len(file) <= most_prior_bytes(NETWORK, settings)
+    for found in (read.multiplier, own.multiplier):
+        assert found is not None
+        assert torch.equal(found, multiplier)
+    without = decode_own_model(NETWORK, encode_own_model(NETWORK, OwnModel(parameters())))
+    assert without.multiplier is None
+    with pytest.raises(ModelError, match="multiplier"):
+        decode_parameters(NETWORK, encode_own_model(NETWORK, OwnModel(parameters(), multiplier)))
+
+
+def test_a_multiplier_that_lacks_a_tensor_is_refused() -> None:
+    file = encode_own_model(NETWORK, OwnModel(parameters(), NETWORK.initialise(5)))
+    name = f"multiplier.{NETWORK.spec.names[0]}"
+    with pytest.raises(ModelError, match=name):
+        decode_own_model(NETWORK, edited(lambda named: named.__delitem__(name), file))
 
 
 def test_theta_statistics_and_baseline_terms_come_back_bit_for_bit() -> None:

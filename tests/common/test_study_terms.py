@@ -28,17 +28,19 @@ def test_terms_of_every_shipped_plan_come_back_equal(path: Path) -> None:
     assert read.to_json() == made.to_json()
 
 
-def test_a_warm_up_is_told_only_where_there_is_one() -> None:
-    cold, warm = terms().plan, terms().plan
-    training = cold.training
-    cold = cold.model_copy(update={"training": replace(training, warm_up_share=0)})
-    warm = warm.model_copy(update={"training": replace(training, warm_up_share=0.5)})
-    assert "warm_up_share" not in StudyTerms.of_plan(cold).to_json(), (
+def test_consensus_rounds_are_told_only_where_there_are_some() -> None:
+    without, with_some = terms().plan, terms().plan
+    training = without.training
+    without = without.model_copy(update={"training": replace(training, consensus_share=0)})
+    with_some = with_some.model_copy(update={"training": replace(training, consensus_share=0.5)})
+    assert "consensus_share" not in StudyTerms.of_plan(without).to_json(), (
         "agents that do not know it can read the plan"
     )
-    assert parse_terms(StudyTerms.of_plan(warm).to_json()).plan.training.warm_up_share == 0.5
-    assert cold.digest != warm.digest
-    spelt_out = StudyTerms.of_plan(warm).to_json().replace('"warm_up_share":0.5', '"warm_up_share":0.0')
+    assert parse_terms(StudyTerms.of_plan(with_some).to_json()).plan.training.consensus_share == 0.5
+    assert without.digest != with_some.digest
+    spelt_out = (
+        StudyTerms.of_plan(with_some).to_json().replace('"consensus_share":0.5', '"consensus_share":0.0')
+    )
     with pytest.raises(PlanError):
         parse_terms(spelt_out)
 

@@ -12,6 +12,7 @@ import pytest
 from common.fault_points import VARIABLE
 from lab.local_federation import LocalFederation
 from lab.simulation import Study
+from tests.lab.conftest import BINARY_PLAN
 from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, small_study, start, wait_until_ended
@@ -31,7 +32,9 @@ AGENT_POINTS = ("agent.training", "agent.trained", "agent.half_uploaded", "agent
 
 @pytest.fixture
 def study(tmp_path: Path) -> SmallStudy:
-    return small_study(tmp_path, sites={"a": 90, "b": 70}, rounds=2)
+    """Two consensus rounds, the second with the multipliers of the first, and one under the prior."""
+    plan = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.67")
+    return small_study(tmp_path, plan, {"a": 90, "b": 70}, rounds=3)
 
 
 def killed(federation: LocalFederation, name: str) -> bool:

@@ -85,7 +85,7 @@ def in_flower() -> None:
 
 
 def terms_of(study: SmallStudy) -> StudyTerms:
-    return StudyTerms.of_plan(load_plan(study.plan), ROUNDS, SEED)
+    return StudyTerms.of_plan(load_plan(study.plan), study.rounds, SEED)
 
 
 def nodes_of(study: SmallStudy, terms: StudyTerms, folder: Path) -> dict[int, NodeInHand]:

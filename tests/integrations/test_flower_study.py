@@ -25,8 +25,9 @@ from integrations.flower.node import simulated_node
 from integrations.flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
 from integrations.flower.server import FAILED, run_settings, run_study
 from integrations.flower.strategy import FedMAP
-from tests.integrations.conftest import GridInHand, NodeInHand, Spoil
-from tests.services.studies import SmallStudy
+from tests.integrations.conftest import GridInHand, NodeInHand, Spoil, nodes_of, terms_of
+from tests.lab.conftest import BINARY_PLAN
+from tests.services.studies import SmallStudy, small_study
 
 Nodes = dict[int, NodeInHand]
 
@@ -80,6 +81,15 @@ def update_with(terms: StudyTerms, value: float, shape: tuple[int, ...] | None =
     return in_round_one(change)
 
 
+def simulated_nodes(nodes: Nodes, study: SmallStudy) -> Nodes:
+    """The same nodes without a disk of their own, as in Flower's simulation."""
+    for number, node in nodes.items():
+        node.app = make_client_app(simulated_node)
+        node.context.node_config = {"partition-id": number - 1, "num-partitions": len(nodes)}
+        node.context.run_config = {"cohort": str(study.cohort)}
+    return nodes
+
+
 def test_the_study_gives_the_simulators_models_bit_for_bit(
     study: SmallStudy, terms: StudyTerms, nodes: Nodes, tmp_path: Path
 ) -> None:
@@ -102,11 +112,25 @@ def test_the_study_gives_the_simulators_models_bit_for_bit(
 def test_simulated_nodes_keep_their_models_in_the_context_and_give_the_same_bits(
     study: SmallStudy, terms: StudyTerms, nodes: Nodes, tmp_path: Path
 ) -> None:
-    for number, node in nodes.items():
-        node.app = make_client_app(simulated_node)
-        node.context.node_config = {"partition-id": number - 1, "num-partitions": 3}
-        node.context.run_config = {"cohort": str(study.cohort)}
-    strategy = run(nodes, terms, tmp_path / "out")
+    strategy = run(simulated_nodes(nodes, study), terms, tmp_path / "out")
+    simulated = study.simulated()
+    assert simulated.trained.prior is not None
+    prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, strategy.prior).prior
+    assert torch.equal(prior.mu, simulated.trained.prior.mu)
+    assert not strategy.refused
+
+
+@pytest.mark.parametrize("where", ["disk", "context"])
+def test_multipliers_of_consensus_rounds_are_kept_on_disk_and_in_the_context(
+    where: str, tmp_path: Path
+) -> None:
+    plan = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.75")  # three, then one held
+    study = small_study(tmp_path / "study", plan, rounds=4)
+    terms = terms_of(study)
+    nodes = nodes_of(study, terms, tmp_path)
+    if where == "context":
+        nodes = simulated_nodes(nodes, study)
+    strategy = train(nodes, terms, tmp_path)
     simulated = study.simulated()
     assert simulated.trained.prior is not None
     prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, strategy.prior).prior

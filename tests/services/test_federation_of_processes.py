@@ -46,7 +46,7 @@ def test_a_survival_study_kept_in_postgresql_gives_the_simulators_models_bit_for
     secret.write_text(postgres_url + "\n")
     database = f'[database]\nurl_file = "{secret}"\n'
     federation = ForkedFederation(tmp_path / "federation", aggregator_toml=database)
-    plan = SURVIVAL_PLAN.replace("epochs = 3", "epochs = 3\nwarm_up_share = 0.5")  # rounds of each kind
-    study = small_study(tmp_path, plan, {"a": 160, "b": 120}, rounds=2)
+    plan = SURVIVAL_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.67")  # rounds of each kind
+    study = small_study(tmp_path, plan, {"a": 160, "b": 120}, rounds=3)
     assert_processes_give_what_the_simulator_gives(federation, study)
     assert not list((tmp_path / "federation" / "aggregator" / "state").glob("*.db"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,8 +233,22 @@ def test_a_long_step_is_clipped_on_the_way_out_and_the_own_model_stays_exact(tmp
     prior = bench.prior()
     assert distance(bench, item, prior) == pytest.approx(0.01, rel=1e-3)
     assert work.model is not None
-    assert float((work.model.theta - prior.prior.mu).norm()) > 0.02
+    assert float((work.model.parameters.theta - prior.prior.mu).norm()) > 0.02
     assert outcomes(item)["clip"] == "changed"
+
+
+def test_the_multiplier_of_a_site_that_clips_adds_up_what_leaves(tmp_path: Path) -> None:
+    plan = terms_of().plan
+    plan = plan.model_copy(update={"training": replace(plan.training, consensus_share=0.5)})
+    bench = Bench(tmp_path, replace(terms_of(), plan=plan), automatic(clip_norm=0.01))
+    item, work = go(bench, task(pb.TASK_KIND_FIT, 1))
+    assert outcomes(item)["clip"] == "changed"
+    assert work.model is not None
+    assert work.model.multiplier is not None
+    assert item.tensors_path is not None
+    left = decode_parameters(model_of(plan).network, item.tensors_path).theta - bench.prior().prior.mu
+    assert torch.allclose(work.model.multiplier, left, atol=1e-6)
+    assert float(work.model.multiplier.norm()) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_short_step_is_left_alone_bit_for_bit(tmp_path: Path) -> None:
@@ -257,7 +272,7 @@ def test_noise_is_added_with_a_secret_seed_and_said_in_the_manifest(tmp_path: Pa
         assert "σ = 1" in item.manifest_text()
         assert bool((sent[-1].buffers.variance >= 0).all())
         assert work.model is not None
-        spread = float((sent[-1].theta - work.model.theta).std())
+        spread = float((sent[-1].theta - work.model.parameters.theta).std())
         assert 0.5 < spread < 2.0
     assert not torch.equal(sent[0].theta, sent[1].theta)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_round import OwnModel
 from common.answer_names import layout_digest
 from common.answers import rule_content_of
 from common.contract.v1 import federation_pb2 as pb
@@ -125,7 +126,7 @@ def test_reference_terms_made_for_a_lower_floor_do_not_pass(tmp_path: Path) -> N
 def test_all_three_models_are_scored_with_errors(tmp_path: Path, terms: StudyTerms) -> None:
     bench = Bench(tmp_path, terms, POLICY)
     prior = bench.prior()
-    own = SiteParameters(prior.prior.mu, prior.prior.buffers)
+    own = OwnModel(SiteParameters(prior.prior.mu, prior.prior.buffers))
     request = task(pb.TASK_KIND_EVALUATE, rule=RULE if terms.plan.task.kind == "binary" else HAZARD)
     seen: list[tuple[str, float]] = []
     work = perform(

@@ -10,6 +10,7 @@ import torch
 
 from common.algorithm.aggregation import SiteParameters, next_prior
 from common.algorithm.local_fit import LocalFit, Model
+from common.algorithm.local_round import OwnModel
 from common.algorithm.statistics import make_scaler, pool_statistics
 from common.answers import result_of, rule_message, rule_terms_of
 from common.contract.v1 import federation_pb2 as pb
@@ -61,15 +62,15 @@ def fine_tuned_scores(
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "warm_up_share"),
-    [("binary", "prevalence", 0.0), ("binary", "youden", 0.5), ("cox", "", 0.0)],
+    ("kind", "rule", "consensus_share"),
+    [("binary", "prevalence", 0.0), ("binary", "youden", 0.75), ("cox", "", 0.0)],
 )
 def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
-    cohort: Path, kind: str, rule: str, warm_up_share: float
+    cohort: Path, kind: str, rule: str, consensus_share: float
 ) -> None:
     torch.set_num_threads(1)
     terms = terms_of(kind, rule)
-    training = replace(terms.plan.training, warm_up_share=warm_up_share)
+    training = replace(terms.plan.training, consensus_share=consensus_share)
     plan = terms.plan.model_copy(update={"training": training})
     terms = replace(terms, plan=plan, rounds=terms.rounds + 1)  # not the plan's number of rounds
     model, settings = model_of(plan), plan.settings
@@ -77,7 +78,7 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     federation = load_federation(plan, cohort)
     study = simulate(federation, FedMap(), LoopEngine(), terms.rounds, terms.seed)
 
-    def ask(request: pb.Task, site: str, prior: PriorFile | None, own: SiteParameters | None = None) -> Work:
+    def ask(request: pb.Task, site: str, prior: PriorFile | None, own: OwnModel | None = None) -> Work:
         return perform(request, terms, data[site], prior, own, POLICY, silent)
 
     statistics = {}
@@ -90,7 +91,7 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     assert torch.equal(scaler.deviation, federation.scaler.deviation)
 
     prior = common_start(federation, plan.prior, terms.seed)
-    own: dict[str, SiteParameters] = {}
+    own: dict[str, OwnModel] = {}
     for number in range(1, terms.rounds + 1):
         updates, log_omega = {}, {}
         for site in SITES:
@@ -101,7 +102,13 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
             updates[site] = decode_parameters(model.network, work.tensors)
             log_omega[site] = work.content.log_omega
         step = next_prior(
-            model.network.spec, settings.prior, settings.aggregation, prior, log_omega, updates.__getitem__
+            model.network.spec,
+            settings.prior,
+            settings.aggregation,
+            prior,
+            log_omega,
+            updates.__getitem__,
+            [] if settings.is_consensus(number, terms.rounds) else None,
         )
         prior = step.prior
     assert study.trained.prior is not None
@@ -109,7 +116,7 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     assert torch.equal(prior.psi, study.trained.prior.psi)
     assert torch.equal(prior.buffers.variance, study.trained.prior.buffers.variance)
     for site in SITES:
-        assert torch.equal(own[site].theta, study.trained.personal[site].theta)
+        assert torch.equal(own[site].parameters.theta, study.trained.personal[site].theta)
 
     final = PriorFile(prior, scaler)
     terms_by_site = {}
@@ -143,7 +150,7 @@ def test_the_first_model_is_the_one_that_the_drawn_site_gives_in_the_simulation(
     assert torch.equal(decode_theta(network, work.tensors), bench.prior().prior.mu)
 
 
-def fit(bench: Bench, number: int, own: SiteParameters | None = None) -> Work:
+def fit(bench: Bench, number: int, own: OwnModel | None = None) -> Work:
     request = task(pb.TASK_KIND_FIT, number)
     return perform(request, bench.terms, bench.dataset(), bench.prior(), own, bench.policy, silent)
 

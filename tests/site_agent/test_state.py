@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from common.algorithm.aggregation import SiteParameters
+from common.algorithm.local_round import OwnModel
 from common.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
 from common.models import model_of
 from site_agent.state import MODELS_KEPT, SiteState
@@ -22,8 +24,8 @@ def state(folder: Path) -> SiteState:
     return made
 
 
-def model(seed: int) -> SiteParameters:
-    return SiteParameters(NETWORK.initialise(seed), NETWORK.initial_buffers())
+def model(seed: int) -> OwnModel:
+    return OwnModel(SiteParameters(NETWORK.initialise(seed), NETWORK.initial_buffers()))
 
 
 def approve(own: SiteState, seed: int = 5) -> None:
@@ -87,7 +89,21 @@ def test_a_fit_starts_from_the_newest_model_before_its_round(tmp_path: Path) -> 
     for before, seed in ((2, 1), (3, 2), (None, 2)):
         found = own.newest_model("toy", NETWORK, before)
         assert found is not None
-        assert torch.equal(found.theta, NETWORK.initialise(seed))
+        assert torch.equal(found.parameters.theta, NETWORK.initialise(seed))
+
+
+def test_the_multiplier_of_a_consensus_round_is_kept_with_the_model_of_that_round(tmp_path: Path) -> None:
+    own = state(tmp_path)
+    multiplier = NETWORK.initialise(7)
+    own.save_model("toy", 1, NETWORK, replace(model(1), multiplier=multiplier))
+    own.save_model("toy", 2, NETWORK, model(2))
+    consensus, held = own.newest_model("toy", NETWORK, before=2), own.newest_model("toy", NETWORK)
+    assert consensus is not None
+    assert consensus.multiplier is not None
+    assert torch.equal(consensus.multiplier, multiplier)
+    assert torch.equal(consensus.parameters.theta, NETWORK.initialise(1))
+    assert held is not None
+    assert held.multiplier is None
 
 
 def test_only_the_newest_models_are_kept(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from common.algorithm.settings import FedmapSettings, TrainingSettings
 
 
-def rounds_without_penalty(share: float, rounds: int) -> list[int]:
-    settings = FedmapSettings(training=TrainingSettings(warm_up_share=share))
-    return [number for number in range(1, rounds + 1) if not settings.is_penalised(number, rounds)]
+def consensus_rounds(share: float, rounds: int) -> list[int]:
+    settings = FedmapSettings(training=TrainingSettings(consensus_share=share))
+    return [number for number in range(1, rounds + 1) if settings.is_consensus(number, rounds)]
 
 
 @pytest.mark.parametrize(
-    ("share", "rounds", "warm_up"),
+    ("share", "rounds", "first"),
     [
         (0.0, 5, 0),
         (0.5, 1, 0),
@@ -26,12 +26,14 @@ def rounds_without_penalty(share: float, rounds: int) -> list[int]:
         (0.99999999, 7, 6),
     ],
 )
-def test_a_warm_up_is_its_share_of_the_rounds_rounded_down(share: float, rounds: int, warm_up: int) -> None:
-    assert rounds_without_penalty(share, rounds) == list(range(1, warm_up + 1))
+def test_consensus_rounds_are_their_share_of_the_rounds_rounded_down(
+    share: float, rounds: int, first: int
+) -> None:
+    assert consensus_rounds(share, rounds) == list(range(1, first + 1))
 
 
 @given(share=st.floats(0, 1, exclude_max=True), rounds=st.integers(1, 300))
-def test_a_warm_up_is_at_the_beginning_and_never_has_the_last_round(share: float, rounds: int) -> None:
-    warm_up = rounds_without_penalty(share, rounds)
-    assert warm_up == list(range(1, len(warm_up) + 1))
-    assert len(warm_up) < rounds
+def test_consensus_rounds_come_first_and_never_have_the_last_round(share: float, rounds: int) -> None:
+    found = consensus_rounds(share, rounds)
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) < rounds

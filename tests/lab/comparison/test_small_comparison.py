@@ -40,7 +40,7 @@ def test_every_method_is_scored_at_its_tiers_or_recorded_with_the_reason(compare
         "fedmap-convex",
         "fedmap-per-sample",
         "fedmap-start-local",
-        "fedmap-cold",
+        "fedmap-no-consensus",
     }
     assert set(refused) == same_as_the_plan
     assert not [row for row in read(out / "failures.csv") if row["kind"] in ("crashed", "diverged")]

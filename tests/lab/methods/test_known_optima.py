@@ -5,15 +5,23 @@ Each of these fails if the method's defining step is taken out: its term, its va
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
+from common.algorithm.local_rule import LocalRule
+from common.algorithm.prior import Prior
+from common.algorithm.settings import FedmapSettings
 from lab.methods.ditto import Ditto
 from lab.methods.fedavg import FedAvg
 from lab.methods.feddyn import FedDyn
+from lab.methods.fedmap import FedMap
 from lab.methods.fedprox import FedProx
-from lab.methods.method import Method, Trained
+from lab.methods.method import Method, Progress, Trained
 from lab.methods.pfedme import PFedMe
 from lab.methods.scaffold import Scaffold
 from tests.lab.methods.quadratics import QuadraticEngine, quadratic_federation
@@ -28,7 +36,7 @@ def train(method: Method, rounds: int, steps: int, rate: float = 0.02) -> Traine
     return method.train(quadratic_federation(ROWS), engine, rounds, 0, lambda _: None)
 
 
-def shared(trained: Trained) -> Tensor:
+def shared(trained: Trained | Progress) -> Tensor:
     assert trained.prior is not None
     return trained.prior.mu
 
@@ -41,6 +49,50 @@ MINIMISER = weighted(CURVATURE)  # of the sites' mean loss, each site counting o
 MEAN_OF_OPTIMA = weighted({10: 10.0, 30: 30.0})  # where averaging trained-out models by rows ends
 
 
+BY_ROWS = weighted({rows: rows * curvature for rows, curvature in CURVATURE.items()})  # of the mean by rows
+
+
+class Unreliable(QuadraticEngine):
+    """One site fails in some rounds; the other goes on without it."""
+
+    def __init__(self, rows: int, absences: tuple[int, ...]) -> None:
+        super().__init__(CURVATURE, TARGET, steps=120)
+        self._rows, self._absences, self._round = rows, absences, 0
+
+    def fit(
+        self,
+        model: Model,
+        settings: FedmapSettings,
+        prior: Prior,
+        tasks: Sequence[SiteTask],
+        penalised: bool = True,
+        rule: LocalRule | None = None,
+    ) -> list[LocalFit | FailedFit]:
+        self._round += 1
+        fits = super().fit(model, settings, prior, tasks, penalised, rule)
+        if self._round not in self._absences:
+            return fits
+        pairs = zip(tasks, fits, strict=True)
+        return [FailedFit("absent") if len(task.train) == self._rows else fit for task, fit in pairs]
+
+
+def consensus_rounds(engine: QuadraticEngine) -> list[Progress]:
+    """Thirty of FedMAP's consensus rounds, and one more under the prior that is left out."""
+    federation = quadratic_federation(ROWS)
+    rounds = federation.plan.rounds.model_copy(update={"quorum": 1})
+    federation = replace(federation, plan=federation.plan.model_copy(update={"rounds": rounds}))
+    settings = federation.settings
+    settings = replace(
+        settings,
+        prior=replace(settings.prior, alpha=0.5, convex=False),
+        training=replace(settings.training, start="global", consensus_share=0.97),
+        aggregation=replace(settings.aggregation, weighting="sample_count"),
+    )
+    seen: list[Progress] = []
+    FedMap().train(replace(federation, settings=settings), engine, 31, 0, seen.append)
+    return seen[:-1]
+
+
 def test_fedavg_ends_at_the_mean_of_the_sites_own_optima() -> None:
     assert shared(train(FedAvg(), 2, 300)) == pytest.approx(MEAN_OF_OPTIMA, abs=0.01)
 
@@ -49,6 +101,26 @@ def test_feddyn_ends_at_the_minimiser_of_the_mean_loss() -> None:
     found = shared(train(FedDyn(alpha=1.0), 25, 120))
     assert found == pytest.approx(MINIMISER, abs=0.02)
     assert float((MINIMISER - MEAN_OF_OPTIMA).abs().max()) > 0.5, "the test could not tell them apart"
+
+
+def test_consensus_rounds_of_fedmap_end_at_the_minimiser_of_the_mean_loss_by_rows() -> None:
+    """Without multipliers they would end at a mean of the sites' own optima."""
+    agreed = consensus_rounds(QuadraticEngine(CURVATURE, TARGET, steps=120))[-1]
+    assert shared(agreed) == pytest.approx(BY_ROWS, abs=0.02)
+    for own in agreed.personal.values():
+        assert own.theta == pytest.approx(BY_ROWS, abs=0.03), "the sites agree"
+    assert float((BY_ROWS - MEAN_OF_OPTIMA).abs().max()) > 0.2, "the test could not tell them apart"
+
+
+@pytest.mark.parametrize("absences", [(2, 3, 5, 7), (11, 12, 20, 29, 30)], ids=["early", "late"])
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_site_that_misses_consensus_rounds_does_not_throw_the_others_off(
+    rows: int, absences: tuple[int, ...]
+) -> None:
+    """At rest its multiplier is far from zero: where μ goes must not depend on who answers."""
+    seen = consensus_rounds(Unreliable(rows, absences))
+    assert [len(progress.record.failed) for progress in seen] == [n in absences for n in range(1, 31)]
+    assert shared(seen[-1]) == pytest.approx(BY_ROWS, abs=0.05)
 
 
 def test_scaffold_ends_at_the_minimiser_of_the_mean_loss_although_sites_drift() -> None:

@@ -18,6 +18,7 @@ from lab.methods import METHODS
 from lab.methods.ditto import Ditto
 from lab.methods.fedavg import FedAvg
 from lab.methods.feddyn import FedDyn
+from lab.methods.fedmap import FedMap
 from lab.methods.fedprox import FedProx
 from lab.methods.method import Method, Progress, Trained, common_start
 from lab.methods.pooled import Pooled, together
@@ -85,24 +86,39 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit(
     assert not torch.equal(mu(train(federation, FedProx(mu=1.0))), mu(train(federation, FedAvg())))
 
 
+def test_fedavg_has_no_consensus_rounds_whatever_the_plan_says_of_fedmap(
+    binary_plan: StudyPlan, make_cohort: MakeCohort
+) -> None:
+    federation = load_federation(binary_plan, make_cohort(EQUAL))
+    training = replace(federation.settings.training, consensus_share=0.5)
+    other = replace(federation, settings=replace(federation.settings, training=training))
+    assert torch.equal(mu(train(federation, FedAvg())), mu(train(other, FedAvg())))
+    assert not torch.equal(mu(train(federation, FedMap())), mu(train(other, FedMap())))
+
+
 @pytest.mark.parametrize("engine", [LoopEngine(), VectorisedEngine(workers=1)], ids=["loop", "vectorised"])
-def test_a_warm_up_round_is_fedavgs_and_the_next_is_held_by_the_prior(
+def test_consensus_rounds_at_sites_of_one_size_are_feddyns_and_the_last_is_held_by_the_prior(
     engine: Engine, binary_plan: StudyPlan, make_cohort: MakeCohort
 ) -> None:
-    training = replace(binary_plan.training, start="global", warm_up_share=0.5)
-    aggregation = replace(binary_plan.aggregation, weighting="sample_count")
-    plan = binary_plan.model_copy(update={"training": training, "aggregation": aggregation})
+    """FedDyn's (α/2)‖θ − w‖² is the prior's α‖θ − μ‖² with half the α."""
+    plan = plain(binary_plan)
+    training = replace(plan.training, start="global", consensus_share=0.75)
+    aggregation = replace(plan.aggregation, weighting="sample_count")
+    plan = plan.model_copy(update={"training": training, "aggregation": aggregation})
     federation = load_federation(plan, make_cohort(EQUAL))
 
-    def of_three_rounds(name: str) -> list[torch.Tensor]:
+    def of_four_rounds(method: Method) -> list[torch.Tensor]:
         seen: list[torch.Tensor] = []
-        METHODS[name].train(federation, engine, 3, 5, lambda p: seen.append(mu(p)))
+        method.train(federation, engine, 4, 5, lambda p: seen.append(mu(p)))
         return seen
 
-    fedmap, cold, fedavg = map(of_three_rounds, ("fedmap", "fedmap-cold", "fedavg"))
-    assert torch.equal(fedmap[0], fedavg[0])
-    assert not torch.equal(cold[0], fedavg[0])
-    assert not torch.equal(fedmap[1], fedavg[1]), "half of three rounds is one"
+    fedmap = of_four_rounds(METHODS["fedmap"])
+    feddyn = of_four_rounds(FedDyn(alpha=2 * plan.prior.alpha))
+    never = of_four_rounds(METHODS["fedmap-no-consensus"])
+    for number in range(3):
+        assert torch.allclose(fedmap[number], feddyn[number], atol=1e-4), number + 1
+    assert not torch.allclose(fedmap[3], feddyn[3], atol=1e-3)
+    assert not torch.allclose(fedmap[0], never[0], atol=1e-3)
 
 
 def test_the_global_model_of_ditto_is_fedavgs(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:

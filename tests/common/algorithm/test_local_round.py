@@ -1,0 +1,95 @@
+"""A site's half of a round around its fit: hand-computed values, and what a round makes of what was kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from common.algorithm.aggregation import SiteParameters
+from common.algorithm.examples import Examples
+from common.algorithm.layers import Buffers
+from common.algorithm.local_fit import LocalFit
+from common.algorithm.local_round import LocalRound, MultiplierPull, OwnModel
+from common.algorithm.prior import Prior
+from common.algorithm.settings import FedmapSettings, PriorSettings, StartRule, TrainingSettings
+
+NO_BUFFERS = Buffers(torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+ROWS = Examples(torch.zeros(2, 1), torch.zeros(2))
+PRIOR = Prior(torch.tensor([1.0, 2.0]), NO_BUFFERS, torch.zeros(0))
+
+
+def in_round(number: int, start: StartRule = "global") -> LocalRound:
+    """Rounds 1 and 2 of three are consensus rounds."""
+    training = TrainingSettings(start=start, consensus_share=0.67)
+    return LocalRound(FedmapSettings(PriorSettings(alpha=0.25), training), number, 3)
+
+
+def own(theta: list[float], multiplier: list[float] | None = None) -> OwnModel:
+    kept = None if multiplier is None else torch.tensor(multiplier)
+    return OwnModel(SiteParameters(torch.tensor(theta), NO_BUFFERS), kept)
+
+
+def fitted(*theta: float) -> LocalFit:
+    return LocalFit(torch.tensor(theta), NO_BUFFERS, 0.0, 1.0, 0.0, 2, 1, 1, None)
+
+
+def values(tensor: Tensor | None) -> list[float]:
+    assert tensor is not None
+    return [float(value) for value in tensor]
+
+
+def test_a_consensus_round_adds_the_step_from_mu_to_the_multiplier() -> None:
+    kept = in_round(1).kept(PRIOR, None, fitted(1.5, 1.0))
+    assert values(kept.multiplier) == [0.5, -1.0]
+    assert values(kept.parameters.theta) == [1.5, 1.0]
+    again = in_round(2).kept(PRIOR, kept, fitted(2.0, 2.5))
+    assert values(again.multiplier) == [1.5, -0.5]
+
+
+def test_a_multiplier_adds_up_what_a_site_that_clips_lets_out() -> None:
+    kept = in_round(1).kept(PRIOR, None, fitted(4.0, 6.0), clip_norm=2.5)  # the step is (3, 4), of length 5
+    assert values(kept.multiplier) == [1.5, 2.0]
+    assert values(kept.parameters.theta) == [4.0, 6.0], "its own model stays exact"
+    assert values(in_round(1).kept(PRIOR, None, fitted(4.0, 6.0), clip_norm=9.0).multiplier) == [3.0, 4.0]
+
+
+def test_a_round_under_the_prior_forgets_the_multiplier() -> None:
+    this = in_round(3)
+    kept = this.kept(PRIOR, own([9.0, 9.0], [0.5, -1.0]), fitted(2.0, 2.5))
+    assert kept.multiplier is None
+    assert this.rule is None
+    assert this.task(PRIOR, own([9.0, 9.0], [0.5, -1.0]), ROWS, ROWS, 0).beside is None
+
+
+@pytest.mark.parametrize("number", [1, 3], ids=["consensus", "under the prior"])
+@pytest.mark.parametrize(("start", "expected"), [("local", [9.0, 9.0]), ("global", [1.0, 2.0])])
+def test_a_fit_starts_where_the_plan_says(number: int, start: StartRule, expected: list[float]) -> None:
+    this = in_round(number, start)
+    assert values(this.task(PRIOR, own([9.0, 9.0]), ROWS, ROWS, 0).theta) == expected
+    assert values(this.task(PRIOR, None, ROWS, ROWS, 0).theta) == [1.0, 2.0], "nothing of its own yet"
+
+
+def test_a_consensus_fit_is_pulled_to_mu_less_its_multiplier() -> None:
+    """Against autograd on α‖θ − μ + u‖², with what a task really carries."""
+    this = in_round(2)
+    task = this.task(PRIOR, own([9.0, 9.0], [0.5, -1.0]), ROWS, ROWS, 0)
+    assert task.beside is not None
+    assert isinstance(this.rule, MultiplierPull)
+    theta = torch.tensor([[0.3, -0.7]])
+    gradient = torch.ones_like(theta)
+    this.rule.add(theta, task.beside.unsqueeze(0), gradient)
+    leaf = theta.clone().requires_grad_()
+    (0.25 * (leaf - PRIOR.mu + torch.tensor([0.5, -1.0])).square().sum()).backward()  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None
+    assert torch.allclose(gradient, 1 + leaf.grad)
+
+
+def test_a_study_without_a_share_has_no_consensus_round() -> None:
+    settings = FedmapSettings()
+    assert settings.training.consensus_share == 0
+    assert not any(LocalRound(settings, number, 5).is_consensus for number in range(1, 6))
+    always = replace(settings, training=replace(settings.training, consensus_share=0.999))
+    assert [LocalRound(always, number, 5).is_consensus for number in range(1, 6)] == [True] * 4 + [False]
