@@ -14,7 +14,7 @@ import signal
 
 import pytest
 
-# A run in the background of a script ignores Ctrl-C, and so would every program that a test starts to stop it so.
+# A run in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = ("tests/faults/", "tests/services/", "tests/lab/comparison/", "tests/lab/test_leave_one_out.py")
