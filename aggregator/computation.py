@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from aggregator.coordinator_events import Compute, Computed
+from aggregator.coordinator_questions import participants
 from aggregator.coordinator_state import StudyState
 from aggregator.estimation_messages import (
     EstimatedPrior,
@@ -61,6 +62,7 @@ class StepResult:
     input_names: tuple[str, ...] = ()  # statistics: of the model's inputs, where agents sent them
     reference_digest: str = ""  # rule: the pooled reference, as a blob; empty: no site sent terms
     weights: Mapping[str, float] = field(default_factory=dict)  # fit: ω̄ by site
+    absent: tuple[str, ...] = ()  # fit: those of them that count with an earlier update, sorted
     summary: RoundSummary | None = None  # fit
 
 
@@ -88,11 +90,11 @@ def request_for(
     compute: Compute,
     answers: Sequence[AnswerRow],
     results: Iterable[ResultRow],
-    last_of_absent: Sequence[AnswerRow],
+    absent: Sequence[AnswerRow] = (),
 ) -> Request | None:
     """What to ask of the estimation process; None where the step needs no computing (evaluate).
 
-    `last_of_absent`: what each of the `absent` sites sent last that counted, sorted by site.
+    `absent`: what those sent last who count without an answer (`count_without_answer`).
     """
     rows = {row.site: row for row in answers if row.site in compute.sites and row.status == "accepted"}
     missing = [site for site in compute.sites if site not in rows]
@@ -115,13 +117,9 @@ def request_for(
         case "initialise":
             return InitialPrior(text, _scaler(state, results), stored[0][2])
         case "fit":
-            return NextPrior(
-                text,
-                state.prior_digest,
-                tuple(SiteUpdate(site, answer.fit.log_omega, tensors) for site, answer, tensors in stored),
-                compute.round,
-                tuple(message_of(row).fit.log_omega for row in last_of_absent),
-            )
+            stored += [(row.site, message_of(row), row.tensors_digest) for row in absent]
+            updates = (SiteUpdate(site, answer.fit.log_omega, tensors) for site, answer, tensors in stored)
+            return NextPrior(text, compute.round, state.prior_digest, tuple(updates))
         case "rule":
             names = next((step_of(row).input_names for row in results if row.task == "statistics"), ())
             return PoolRule(text, tuple(_site_rule(site, answer, t) for site, answer, t in stored), names)
@@ -145,7 +143,11 @@ def outcome_of(
         case EstimatedPrior():
             event = Computed(at, compute.task_id, result.prior_digest, result.prior_size)
         case EstimatedRound():
-            step = StepResult(weights=result.weights, summary=_summary(state, compute.round, result, answers))
+            step = StepResult(
+                weights=result.weights,
+                absent=tuple(sorted(result.weights.keys() - set(compute.sites))),
+                summary=_summary(state, compute, result, answers),
+            )
             event = Computed(at, compute.task_id, result.prior_digest, result.prior_size)
         case PooledRule():
             step = StepResult(reference_digest=result.reference_digest)
@@ -161,12 +163,11 @@ def message_of(row: AnswerRow) -> pb.Answer:
     return pb.Answer.FromString(row.answer)
 
 
-def absent(terms: StudyTerms, state: StudyState, compute: Compute) -> frozenset[str]:
-    """Sites that were asked for this consensus round and do not count in it; empty for any other step."""
-    consensus = compute.kind == "fit" and terms.plan.settings.is_consensus(compute.round, terms.rounds)
-    if not consensus or state.task is None:  # no task: the study was aborted meanwhile, and nobody will ask
-        return frozenset()
-    return frozenset(state.task.asked).difference(compute.sites)
+def count_without_answer(terms: StudyTerms, state: StudyState, compute: Compute) -> tuple[str, ...]:
+    """Sites that count with what they sent last: in a consensus round, whoever takes part and is missing."""
+    if compute.kind != "fit" or not terms.plan.settings.is_consensus(compute.round, terms.rounds):
+        return ()
+    return tuple(site for site in participants(state) if site not in compute.sites)
 
 
 def _scaler(state: StudyState, results: Iterable[ResultRow]) -> str:
@@ -196,13 +197,13 @@ def _input_names(compute: Compute, result: PooledStatistics, answers: Sequence[A
 
 
 def _summary(
-    state: StudyState, number: int, result: EstimatedRound, answers: Sequence[AnswerRow]
+    state: StudyState, compute: Compute, result: EstimatedRound, answers: Sequence[AnswerRow]
 ) -> RoundSummary:
     fits = [message_of(row).fit for row in answers if row.status in ("accepted", "abstained")]
     members = sum(member.membership == "approved" for member in state.members.values())
     return RoundSummary(
-        round=number,
-        answered=len(result.weights),
+        round=compute.round,
+        answered=len(compute.sites),
         members=members,
         penalty=result.penalty,
         largest_weight=max(result.weights.values(), default=0.0),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from aggregator.computation import absent, outcome_of, request_for
+from aggregator.computation import count_without_answer, outcome_of, request_for
 from aggregator.coordinator_events import Compute, ComputeFailed
 from aggregator.estimation_messages import (
     EstimatedPrior,
@@ -96,8 +96,8 @@ class EstimationDesk:
             answers = transaction.answers.list(study.state.study, compute.task_id)
             earlier = compute.kind in ("initialise", "rule")
             results = transaction.results.list(study.state.study) if earlier else ()
-            missing = absent(study.terms, study.state, compute)
-            last = _last_that_counted(transaction, study.state.study, missing, compute.round)
+            missing = count_without_answer(study.terms, study.state, compute)
+            last = _last_updates(transaction, study.state.study, missing, compute.round)
         return answers, request_for(study.terms, study.state, compute, answers, results, last)
 
     def _done(self, key: tuple[str, str], job: _Job, future: Future[Result]) -> None:
@@ -183,13 +183,11 @@ def _blobs_of(result: Result | None) -> tuple[str, ...]:
             return ()
 
 
-def _last_that_counted(
-    transaction: Transaction, study: str, sites: Iterable[str], before: int
-) -> list[AnswerRow]:
-    """The newest accepted update of each site from a round before this one; none of a site that has none."""
+def _last_updates(transaction: Transaction, study: str, sites: Iterable[str], before: int) -> list[AnswerRow]:
+    """Each site's newest accepted update from an earlier round; a site that has none is left out."""
     newest_first = [f"round-{number}" for number in range(before - 1, 0, -1)]
     found: list[AnswerRow] = []
-    for site in sorted(sites):
+    for site in sites:
         rows = (transaction.answers.get(study, task, site) for task in newest_first)
         found += islice((row for row in rows if row is not None and row.status == "accepted"), 1)
-    return found
+    return [row for row in found if row.tensors_digest]

@@ -79,10 +79,9 @@ class NextPrior:
     """γ' from the prior of a round and its updates."""
 
     terms_json: str
+    round: int
     prior_digest: str
     updates: tuple[SiteUpdate, ...]
-    round: int
-    absent: tuple[float, ...]  # last known log ω of sites that were asked and have no update here
     kind: Literal["fit"] = "fit"
 
 

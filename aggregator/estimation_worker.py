@@ -127,11 +127,10 @@ def _next_prior(study: _Study, request: NextPrior, blobs: BlobStore) -> Estimate
     step = next_prior(
         network.spec,
         plan.prior,
-        plan.aggregation,
+        plan.settings.aggregation_in(request.round, study.terms.rounds),
         before.prior,
         {update.site: update.log_omega for update in request.updates},
         lambda site: study.reader.read(blobs.path(digests[site]), f"the update of {site}"),
-        request.absent if plan.settings.is_consensus(request.round, study.terms.rounds) else None,
     )
     check_step(step)
     data = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))

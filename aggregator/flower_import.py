@@ -118,7 +118,9 @@ def _check_rounds(terms: StudyTerms, run: RunTold) -> None:
     _demand(len(sites) == len(run.sites), "a site is listed twice")
     for one in run.rounds:
         _demand(set(one.weights) <= sites, "a round counts a site that is not listed")
-        _demand(len(one.weights) >= terms.plan.rounds.quorum, "a round is below the plan's quorum")
+        _demand(set(one.absent) <= set(one.weights), "a round has an absent site without a weight")
+        answered = len(one.weights) - len(one.absent)
+        _demand(answered >= terms.plan.rounds.quorum, "a round is below the plan's quorum")
         fits = all(weight >= 0 for weight in one.weights.values())
         _demand(fits and math.isclose(sum(one.weights.values()), 1, abs_tol=_WEIGHTS), "weights are not such")
 
@@ -155,9 +157,8 @@ def _records(
     results = [ResultRow(study, "statistics", "", step_to_json(StepResult(input_names=run.input_names)), now)]
     for one in run.rounds:
         made = prior if one.round == terms.rounds else ""
-        results.append(
-            ResultRow(study, f"round-{one.round}", made, step_to_json(StepResult(weights=one.weights)), now)
-        )
+        step = StepResult(weights=one.weights, absent=one.absent)
+        results.append(ResultRow(study, f"round-{one.round}", made, step_to_json(step), now))
     results.append(ResultRow(study, "rule", "", step_to_json(StepResult(reference_digest=reference)), now))
     return ReleaseRecords(
         statistics=tuple(statistics),

@@ -90,14 +90,14 @@ def release_figures(
 ) -> ReleaseFigures:
     """The figures of the prior that round `number` made."""
     rounds = {f"round-{n}" for n in range(1, number + 1)}
-    weights = [step_of(row).weights for row in records.results if row.task in rounds]
-    sites = {site for by_site in weights for site in by_site}
+    steps = [step_of(row) for row in records.results if row.task in rounds]
+    sites = {site for step in steps for site in step.weights}
     final = number == terms.rounds
     evaluations = {
         row.site: message_of(row).evaluation for row in records.evaluations if final and row.site in sites
     }
-    steps = {"statistics", "initialise", *rounds} | ({"rule", "evaluate"} if final else set())
-    refused = Counter(row.code for row in records.refusals if row.task in steps)
+    tasks = {"statistics", "initialise", *rounds} | ({"rule", "evaluate"} if final else set())
+    refused = Counter(row.code for row in records.refusals if row.task in tasks)
     return ReleaseFigures(
         reference=_reference(records.results, blobs),
         data=data_summary(
@@ -111,7 +111,7 @@ def release_figures(
         groups=(*_regions(terms.plan, records.regions, evaluations), *_subgroups(terms.plan, evaluations)),
         inputs=next((step_of(r).input_names for r in records.results if r.task == "statistics"), ()),
         sites=len(sites),
-        accepted_updates=sum(map(len, weights)),
+        accepted_updates=sum(len(step.weights) - len(step.absent) for step in steps),
         refused=tuple(GateCount(code=code, count=refused[code]) for code in sorted(refused)),
     )
 

@@ -79,9 +79,14 @@ def encode_own_model(network: Network, own: OwnModel) -> bytes:
 
 
 def decode_own_model(network: Network, source: bytes | Path, what: str = "the own model") -> OwnModel:
-    arrays = _decode_with_multiplier(network, source, expected_parameters(network), what)
+    """After a consensus round a multiplier is among the tensors."""
+    data, expected = file_bytes(source), expected_parameters(network)
+    has_multiplier = any(name.startswith(_MULTIPLIER) for name in tensor_names(data, what))
+    if has_multiplier:
+        expected = expected | _expected(network.spec, _MULTIPLIER)
+    arrays = decode_tensors(data, expected, what)
     parameters = SiteParameters(_flat(network.spec, arrays, ""), _buffers(network, arrays, what))
-    return OwnModel(parameters, _multiplier(network, arrays))
+    return OwnModel(parameters, _flat(network.spec, arrays, _MULTIPLIER) if has_multiplier else None)
 
 
 def parameters_norm(network: Network, path: Path, what: str = "the parameters") -> float:
@@ -113,8 +118,6 @@ def encode_prior(network: Network, settings: PriorSettings, file: PriorFile) -> 
     if settings.convex:
         psi = ConvexNetwork(network.spec, settings).spec
         named |= _prefixed(psi, prior.psi, "psi.")
-    if prior.multiplier is not None:
-        named |= _prefixed(network.spec, prior.multiplier, _MULTIPLIER)
     return encode_tensors(named | {"scaler.mean": scaler.mean, "scaler.deviation": scaler.deviation})
 
 
@@ -122,12 +125,11 @@ def decode_prior(
     network: Network, settings: PriorSettings, source: bytes | Path, what: str = "the prior"
 ) -> PriorFile:
     expected, psi_spec = _expected_prior(network, settings)
-    arrays = _decode_with_multiplier(network, source, expected, what)
+    arrays = decode_tensors(source, expected, what)
     if not bool((arrays["scaler.deviation"] > 0).all()):
         raise _impossible(what, "scaler.deviation is not above zero everywhere")
     psi = torch.zeros(0) if psi_spec is None else _flat(psi_spec, arrays, "psi.")
-    mu, buffers = _flat(network.spec, arrays, "mu."), _buffers(network, arrays, what)
-    prior = Prior(mu, buffers, psi, _multiplier(network, arrays))
+    prior = Prior(_flat(network.spec, arrays, "mu."), _buffers(network, arrays, what), psi)
     return PriorFile(prior, Scaler(_tensor(arrays["scaler.mean"]), _tensor(arrays["scaler.deviation"])))
 
 
@@ -154,7 +156,7 @@ def decode_psi(
 
 def most_prior_bytes(network: Network, settings: PriorSettings) -> int:
     """No prior of this model has a larger file."""
-    return most_bytes(_expected_prior(network, settings)[0] | _expected(network.spec, _MULTIPLIER))
+    return most_bytes(_expected_prior(network, settings)[0])
 
 
 def encode_statistics(statistics: FeatureStatistics) -> bytes:
@@ -197,21 +199,6 @@ def baseline_of(arrays: Mapping[str, Array], joined: int, what: str) -> Baseline
             raise _impossible(what, f"{name} is negative somewhere")
     events, position, start, end = (_tensor(arrays[name]) for name in _BASELINE)
     return BaselineTerms(events, position, start, end, joined)
-
-
-def _decode_with_multiplier(
-    network: Network, source: bytes | Path, expected: dict[str, Expected], what: str
-) -> dict[str, Array]:
-    """The expected tensors, and after a consensus round a multiplier among them."""
-    data = file_bytes(source)
-    if any(name.startswith(_MULTIPLIER) for name in tensor_names(data, what)):
-        expected = expected | _expected(network.spec, _MULTIPLIER)
-    return decode_tensors(data, expected, what)
-
-
-def _multiplier(network: Network, arrays: Mapping[str, Array]) -> Tensor | None:
-    held = any(name.startswith(_MULTIPLIER) for name in arrays)
-    return _flat(network.spec, arrays, _MULTIPLIER) if held else None
 
 
 def _named_buffers(buffers: Buffers) -> dict[str, Tensor]:

@@ -41,6 +41,7 @@ class RoundTold(Section):
 
     round: Annotated[int, Ge(1)]
     weights: dict[str, float]  # ω̄ by site
+    absent: tuple[str, ...] = ()  # those of them that count with an earlier update
     members: int
     penalty: float
     loss: float | None = None

@@ -87,7 +87,7 @@ def simulate(
             rules[site.name] = local_rule(federation.plan, model, own, site.data.train, site.data.validation)
             scores += _scores(federation, model, site, "personal", own, rules[site.name])
         elif site.tier < 3:
-            scores += _unscored(federation, site, "personal", "no fit of this site succeeded")
+            scores += _unscored(federation, site, "personal", "no fit gave this site a model of its own")
         if shared is not None:
             scores += _scores(federation, federation.model, site, "global", shared, rule)
         elif site.tier == 3:

@@ -133,11 +133,10 @@ class _Stage:
         step = next_prior(
             network.spec,
             plan.prior,
-            plan.aggregation,
+            plan.settings.aggregation_in(1, self._terms.rounds),
             prior.prior,
             {site: fit.answer().fit.log_omega},
             lambda _: decode_parameters(network, _tensors(fit)),
-            () if plan.settings.is_consensus(1, self._terms.rounds) else None,
         )
         after = PriorFile(step.prior, prior.scaler)
         asked = self._do(self._task(pb.TASK_KIND_RULE, "rule"), dataset, after)  # (4)

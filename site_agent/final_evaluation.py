@@ -65,7 +65,7 @@ class FinalEvaluation:
     def answer(self, own: SiteParameters | None, rule: DecisionRule) -> Evaluation:
         """`own` is the site's model, `rule` the global one's."""
         self._on_progress(_OWN)
-        scores = self._scores(PERSONAL, own, None, "no fit of this site succeeded")
+        scores = self._scores(PERSONAL, own, None, "no fit gave this site a model of its own")
         shared = SiteParameters(self._file.prior.mu, self._file.prior.buffers)
         scores += self._scores(GLOBAL, shared, rule, "")
         self._on_progress(_TUNING)

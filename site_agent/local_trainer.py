@@ -54,7 +54,7 @@ class Work:
     content: Content
     tensors: bytes = b""
     model: OwnModel | None = None
-    """The site's own model after this round, exact: what leaves may be clipped, this is not."""
+    """What the site keeps of this round, exact: what leaves may be clipped, this is not."""
     notes: tuple[str, ...] = ()
     """What was left out already because it needs the rows to know; for the manifest."""
     local_reason: str = ""
@@ -185,7 +185,7 @@ def _fit(job: _Job, file: PriorFile) -> Work:
             hint="Check the feature ranges; the operator can lower training.learning_rate in a new study.",
         )
         return failed_work(failure)
-    own = this.kept(prior, job.own, fit, job.policy.clip_norm)
+    own = this.kept(prior, job.own, fit)
     content = pb.FitAnswer(loss=fit.loss / fit.rows, epochs=fit.epochs)
     if fit.validation_loss is not None:
         content.validation_loss = fit.validation_loss
@@ -199,7 +199,7 @@ def _fit(job: _Job, file: PriorFile) -> Work:
     if fit.log_omega is None:
         return Work(content, model=own)
     content.log_omega = fit.log_omega
-    return Work(content, encode_parameters(job.model.network, own.parameters), own)
+    return Work(content, encode_parameters(job.model.network, own.update), own)
 
 
 def _validation_score(job: _Job, data: SiteDataset, name: str, own: SiteParameters) -> pb.Score:
@@ -234,7 +234,7 @@ def _evaluation(job: _Job, file: PriorFile) -> Work:
         floor,
         lambda share: job.on_progress("scoring", share),
     )
-    own = None if job.own is None else job.own.parameters
+    own = job.own.parameters if job.own is not None and job.own.is_personal else None
     found = last.answer(own, rule_of(job.task.rule))
     return Work(found.content, notes=found.notes)
 

@@ -29,6 +29,7 @@ from .database_url import Database
 _CONNECTIONS = 16
 _CONNECT_SECONDS = 10
 _ASK_AGAIN_SECONDS = 0.01
+_PRIMARY_CODE = 0xFF  # of SQLite's error codes; the rest says more
 _ADVISORY_KEY = 0x6665646D6170  # "fedmap"
 _WRITING = "fedmap_writing"
 
@@ -133,7 +134,8 @@ def _switch_to_log(connection: sqlite3.Connection, busy_seconds: float) -> str:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > until:
                 raise
             time.sleep(_ASK_AGAIN_SECONDS)
         else:

@@ -1,9 +1,5 @@
 """The centre's half of a round: μ' = Σ ω̄_k θ_k, pooled buffers, then S_agg projected gradient steps in ψ.
 
-In a consensus round (`local_round`) μ' goes further than the mean, by the mean of the sites' multipliers:
-U ← U + w·(Σ ω̄_k θ_k − μ), μ' = Σ ω̄_k θ_k + U, w the share of the weight that answered. No multiplier leaves
-a site for it, and a site that does not answer takes nothing away: at rest all θ_k are μ, whoever is there.
-
 Sites are taken in sorted order and fetched one block at a time through `load`, so that memory does not
 grow with their number and the result does not depend on the order in which they answered.
 """
@@ -11,7 +7,7 @@ grow with their number and the result does not depend on the order in which they
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -57,13 +53,8 @@ def next_prior(
     prior: Prior,
     log_omega: Mapping[str, float],
     load: Load,
-    absent: Sequence[float] | None = None,
 ) -> PriorStep:
-    """γ' from the accepted updates of a round. Pure: the same updates give the same bits.
-
-    `absent`: in a consensus round, the last known log ω of each site that was asked and does not count in it;
-    None in a round under the prior.
-    """
+    """γ' from the accepted updates of a round. Pure: the same updates give the same bits."""
     if not log_omega:
         raise TrainingError(
             "a round without a single accepted update has no next prior",
@@ -73,55 +64,37 @@ def next_prior(
     shares = normalise([log_omega[site] for site in sites])
     weights = dict(zip(sites, (float(share) for share in shares), strict=True))
     mean = _mean(model, weights, load)
-    exact, multiplier = mean.theta, None
-    if absent is not None:
-        everybody = normalise([*(log_omega[site] for site in sites), *absent])
-        answered = float(everybody[: len(sites)].sum()) if absent else 1.0
-        multiplier = _moved_multiplier(prior, mean.theta, answered)
-        exact = mean.theta + multiplier
-    mu = exact.float()
-    psi = _descend(model, prior_settings, settings, mu, prior.psi, weights, load)
-    following = Prior(mu, mean.buffers, psi, multiplier)
+    psi = _descend(model, prior_settings, settings, mean.mu, prior.psi, weights, load)
+    following = Prior(mean.mu, mean.buffers, psi)
     convex = _convex_penalty(model, prior_settings, following, weights, load)
-    spread, mu_square = mean.around(mu)
     alpha, epsilon = prior_settings.alpha, prior_settings.epsilon
-    quadratic = alpha * spread + epsilon * (mean.square + mu_square)
+    quadratic = alpha * mean.spread + epsilon * (mean.square + mean.mu_square)
     return PriorStep(following, weights, convex + quadratic, convex)
 
 
-def _moved_multiplier(prior: Prior, mean: Tensor, share: float) -> Tensor:
-    """U after a consensus round in which this share of the weight answered."""
-    before = torch.zeros_like(mean) if prior.multiplier is None else prior.multiplier.double()
-    return (before + share * (mean - prior.mu.double())).float()
-
-
 def aggregate(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> tuple[Tensor, Buffers]:
-    """Σ ω̄_k θ_k with batch-norm statistics: means, the law of total variance, the largest counter."""
+    """μ' and its batch-norm statistics: means, the law of total variance, the largest counter. In float64."""
     mean = _mean(model, weights, load)
-    return mean.theta.float(), mean.buffers
+    return mean.mu, mean.buffers
 
 
 @dataclass(frozen=True)
 class _Mean:
-    """What one pass over the updates gives: their mean, its buffers, and what the penalty is made of."""
+    """What one pass over the updates gives: μ', its buffers, and the squares that the penalty is made of."""
 
-    theta: Tensor  # (d,) float64, Σ ω̄_k θ_k
+    mu: Tensor  # (d,)
     buffers: Buffers
     square: float  # Σ ω̄_k ‖θ_k‖²
-
-    def around(self, mu: Tensor) -> tuple[float, float]:
-        """Σ ω̄_k ‖θ_k − μ'‖² and ‖μ'‖².
-
-        The first comes from Σ ω̄‖θ‖² − 2⟨Σ ω̄θ, μ'⟩ + ‖μ'‖². What cancels leaves an error of some 1e-16 ‖θ‖²:
-        less than the square of a float32 θ's own rounding, 4e-15 ‖θ‖².
-        """
-        exact = mu.double()
-        mu_square = float(torch.dot(exact, exact))
-        return max(0.0, self.square - 2 * float(torch.dot(self.theta, exact)) + mu_square), mu_square
+    mu_square: float  # ‖μ'‖²
+    spread: float  # Σ ω̄_k ‖θ_k − μ'‖²
 
 
 def _mean(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> _Mean:
-    """Each update is loaded once and turned into float64 once."""
+    """Each update is loaded once and turned into float64 once.
+
+    The spread comes from Σ ω̄‖θ−μ'‖² = Σ ω̄‖θ‖² − 2⟨Σ ω̄θ, μ'⟩ + ‖μ'‖². What cancels leaves an error of
+    some 1e-16 ‖θ‖²: less than the square of a float32 θ's own rounding, 4e-15 ‖θ‖².
+    """
     exact = torch.empty(model.size, dtype=torch.float64)  # one θ at a time
     total = torch.full_like(exact, -0.0)  # adding to −0 changes nothing, not even the sign of a zero
     buffers: _BufferSums | None = None
@@ -143,7 +116,11 @@ def _mean(model: ParameterSpec, weights: Mapping[str, float], load: Load) -> _Me
         total.add_(exact, alpha=share)
         buffers.add(update.buffers, share)
     assert buffers is not None
-    return _Mean(total, buffers.pooled(), square)
+    mu = total.float()
+    exact.copy_(mu)
+    mu_square = float(torch.dot(exact, exact))
+    spread = max(0.0, square - 2 * float(torch.dot(total, exact)) + mu_square)
+    return _Mean(mu, buffers.pooled(), square, mu_square, spread)
 
 
 class _BufferSums:

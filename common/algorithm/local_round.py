@@ -1,13 +1,14 @@
-"""A site's half of a round around its fit: what holds the fit, where it starts, what of it is kept.
+"""A site's half of a round around its fit: what holds the fit, where it starts, what of it is kept and sent.
 
-A round under the prior is FedMAP's own: R(θ; μ, ψ) holds the fit. The first rounds may be *consensus* rounds,
-in which the sites look for a μ that they agree on, by the method of multipliers:
+A round under the prior is FedMAP's own: R(θ; μ, ψ) holds the fit, and θ_k is sent. The first rounds may be
+*consensus* rounds, in which the sites look for a μ that they agree on, by the method of multipliers:
 
-    θ_k ← argmin (1/N_k)·L(θ; Z_k) + α‖θ − μ + u_k‖²,   u_k ← u_k + θ_k − μ
+    θ_k ← argmin (1/N_k)·L(θ; Z_k) + α‖θ − μ + u_k‖²,   u_k ← u_k + θ_k − μ,   sent: θ_k + u_k
 
-The multiplier u_k adds up what the pull to μ held back; it stays at the site. Where the rounds come to rest
-all θ_k equal μ, and μ minimises the weighted mean of the sites' losses. In both kinds of rounds θ_k is sent;
-the centre's half is in `aggregation`. The correction is FedDyn's (Acar et al., ICLR 2021).
+The multiplier u_k adds up what the pull to μ held back; the site keeps it. The centre averages what it gets,
+as ever. Where the rounds come to rest all θ_k equal μ, and μ minimises the weighted mean of their losses. A
+site that does not answer counts with what it sent last: left out, it would take its u_k out of a sum that is
+zero only over all. The correction is FedDyn's (Acar et al., ICLR 2021).
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ class OwnModel:
     """What a site keeps between rounds."""
 
     parameters: SiteParameters
-    multiplier: Tensor | None = None  # (d,) u_k, after a consensus round; it never leaves the site
+    multiplier: Tensor | None = None  # (d,) u_k, after a consensus round
+
+    @property
+    def is_personal(self) -> bool:
+        """Made by a round under the prior. What a consensus round leaves is on its way to the common μ."""
+        return self.multiplier is None
+
+    @property
+    def update(self) -> SiteParameters:
+        """What the centre gets: θ_k, after a consensus round θ_k + u_k."""
+        if self.multiplier is None:
+            return self.parameters
+        return SiteParameters(self.parameters.theta + self.multiplier, self.parameters.buffers)
 
 
 @dataclass(frozen=True)
@@ -70,20 +83,12 @@ class LocalRound:
         beside = torch.stack([prior.mu, _multiplier(prior, own)]) if self.is_consensus else None
         return SiteTask(start.theta, start.buffers, train, validation, seed, beside)
 
-    def kept(self, prior: Prior, own: OwnModel | None, fit: LocalFit, clip_norm: float = 0.0) -> OwnModel:
-        """What the site keeps of its fit; `own` is what it had before.
-
-        Where the site lets out no step longer than `clip_norm` (0: any), the multiplier adds up what it lets
-        out: the centre, whose U is the mean of the multipliers, sees no more than that.
-        """
+    def kept(self, prior: Prior, own: OwnModel | None, fit: LocalFit) -> OwnModel:
+        """What the site keeps of its fit; `own` is what it had before."""
         fitted = SiteParameters(fit.theta, fit.buffers)
         if not self.is_consensus:
             return OwnModel(fitted)
-        step = fit.theta - prior.mu
-        length = float(torch.linalg.vector_norm(step))
-        if clip_norm and length > clip_norm:
-            step = step * (clip_norm / length)
-        return OwnModel(fitted, _multiplier(prior, own) + step)
+        return OwnModel(fitted, _multiplier(prior, own) + fit.theta - prior.mu)
 
 
 def _multiplier(prior: Prior, own: OwnModel | None) -> Tensor:

@@ -21,7 +21,6 @@ class Prior:
     mu: Tensor  # (d,)
     buffers: Buffers  # pooled batch-norm statistics, so that μ can predict by itself
     psi: Tensor  # (p,); empty where the prior is quadratic only
-    multiplier: Tensor | None = None  # (d,) after a consensus round: the weighted mean of the sites' u_k
 
 
 def draw_initial_site(sites: tuple[str, ...], seed: int) -> str:

@@ -6,7 +6,7 @@ uses: there is no second copy to drift apart. Nothing here reads files or applie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor
 from typing import Annotated, ClassVar, Literal
 
@@ -79,3 +79,8 @@ class FedmapSettings:
         """Whether this round (from 1) of so many is a consensus round. The last is always held by R."""
         first = floor(round(self.training.consensus_share * rounds, 6))  # 0.29 · 100 is 28.999…, and means 29
         return round_number <= min(first, rounds - 1)
+
+    def aggregation_in(self, round_number: int, rounds: int) -> AggregationSettings:
+        """How the centre makes the next prior. ψ learns from models that R held: not in consensus rounds."""
+        consensus = self.is_consensus(round_number, rounds)
+        return replace(self.aggregation, psi_steps=0) if consensus else self.aggregation

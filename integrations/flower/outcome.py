@@ -47,6 +47,7 @@ def run_told(strategy: FedMAP) -> RunTold:
             RoundTold(
                 round=note.round,
                 weights=dict(note.weights),
+                absent=note.absent,
                 members=note.members,
                 penalty=note.penalty,
                 loss=note.loss,

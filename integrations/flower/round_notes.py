@@ -19,6 +19,7 @@ class RoundNote:
 
     round: int
     weights: Mapping[str, float]  # ω̄ by site
+    absent: tuple[str, ...]  # those of them that count with an earlier update
     members: int
     penalty: float
     loss: float | None  # mean over sites, per row
@@ -30,7 +31,7 @@ class RoundNote:
     def metrics(self) -> MetricRecord:
         """For Flower's history: what is known as numbers."""
         known = {
-            "answered": len(self.weights),
+            "answered": len(self.weights) - len(self.absent),
             "penalty": self.penalty,
             "largest-weight": max(self.weights.values()),
             "loss": self.loss,
@@ -42,12 +43,18 @@ class RoundNote:
 
 
 def note_of(
-    number: int, step: PriorStep, fits: Sequence[pb.FitAnswer], members: int, closed_unix_ms: int
+    number: int,
+    step: PriorStep,
+    absent: tuple[str, ...],
+    fits: Sequence[pb.FitAnswer],
+    members: int,
+    closed_unix_ms: int,
 ) -> RoundNote:
     """From the answers that were accepted."""
     return RoundNote(
         round=number,
         weights=dict(step.weights),
+        absent=absent,
         members=members,
         penalty=step.penalty,
         loss=_mean([fit.loss for fit in fits if fit.HasField("loss")]),

@@ -67,7 +67,7 @@ class FedMAP(Strategy):
         self._model = model_of(terms.plan)
         self._exchange = Exchange(terms, self._model, limits or GateLimits(), scratch)
         self._cohort_norm: float | None = None
-        self._log_omega: dict[str, float] = {}  # of each site's last update that counted
+        self._last: dict[str, Accepted] = {}  # in consensus rounds, what each site sent last
 
     @property
     def deadline(self) -> float:
@@ -122,25 +122,23 @@ class FedMAP(Strategy):
         weighted = {site: one for site, one in found.accepted.items() if not one.abstained}
         self._require(weighted, f"round {server_round}", found.refused)
         before = decode_prior(network, plan.prior, self.prior)
-        counted = {site: one.answer.fit.log_omega for site, one in weighted.items()}
-        self._log_omega |= counted
-        absent = [self._log_omega[site] for site in sorted(self._log_omega.keys() - counted.keys())]
+        consensus = plan.settings.is_consensus(server_round, self.terms.rounds)
+        counted = self._last | weighted if consensus else weighted
         step = next_prior(
             network.spec,
             plan.prior,
-            plan.aggregation,
+            plan.settings.aggregation_in(server_round, self.terms.rounds),
             before.prior,
-            counted,
-            lambda site: self._update(weighted[site]),
-            absent if plan.settings.is_consensus(server_round, self.terms.rounds) else None,
+            {site: one.answer.fit.log_omega for site, one in counted.items()},
+            lambda site: self._update(counted[site]),
         )
         check_step(step)
         self._cohort_norm = median_low([one.norm for one in weighted.values() if one.norm is not None])
-        for one in weighted.values():
-            _file(one).unlink()
+        self._keep(counted if consensus else {}, weighted)
         self.prior = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
         fits = [one.answer.fit for one in found.accepted.values()]
-        note = note_of(server_round, step, fits, len(self.members), time.time_ns() // 1_000_000)
+        absent = tuple(sorted(counted.keys() - weighted.keys()))
+        note = note_of(server_round, step, absent, fits, len(self.members), time.time_ns() // 1_000_000)
         self.rounds.append(note)
         return tensor_record(self.prior), note.metrics()
 
@@ -227,6 +225,13 @@ class FedMAP(Strategy):
             f"{what}: {len(accepted)} usable answer(s), {needed} are needed ({why})",
             hint="mend the nodes named above and run the study again, or lower rounds.quorum in the plan",
         )
+
+    def _keep(self, last: dict[str, Accepted], arrived: dict[str, Accepted]) -> None:
+        """Updates that may count once more stay; the files of all others go."""
+        files = {_file(one) for one in (*self._last.values(), *arrived.values())}
+        for file in files.difference(map(_file, last.values())):
+            file.unlink()
+        self._last = last
 
     def _update(self, one: Accepted) -> SiteParameters:
         return decode_parameters(self._model.network, _file(one), f"the update of {one.member.site}")

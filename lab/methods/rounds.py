@@ -37,10 +37,10 @@ def run_rounds(
     watch: Watch,
     penalised: bool = True,
 ) -> Trained:
-    """Rounds 1 … `rounds` from a given prior; every θ_k starts as μ⁰."""
+    """Rounds 1 … `rounds` from a given prior; a site without a model of its own starts at μ."""
     sites = federation.tier(1)
-    own: dict[str, OwnModel] = {}  # only what a fit gave; the others still stand at the start
-    log_omega: dict[str, float] = {}  # of each site's last fit that counted
+    own: dict[str, OwnModel] = {}  # only what a fit gave
+    counted: dict[str, float] = {}  # log ω of the updates that make the next prior
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
         this = LocalRound(settings, number, rounds)
@@ -59,23 +59,22 @@ def run_rounds(
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
         own |= {name: this.kept(prior, own.get(name), fit) for name, fit in answered.items()}
-        personal = {name: one.parameters for name, one in own.items()}
-        counted = {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None}
-        log_omega |= counted
-        absent = [log_omega[name] for name in sorted(log_omega.keys() - counted.keys())]
+        log_omega = {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None}
+        counted = counted | log_omega if this.is_consensus else log_omega
+        sent = {name: own[name].update for name in counted}
         step = next_prior(
             federation.model.network.spec,
             settings.prior,
-            settings.aggregation,
+            settings.aggregation_in(number, rounds),
             prior,
             counted,
-            personal.__getitem__,
-            absent if this.is_consensus else None,
+            sent.__getitem__,
         )
         prior = step.prior
         penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
         history.append(round_record(number, answered, step.weights, failed, penalties))
-        watch(Progress(history[-1], prior, personal))
+        watch(Progress(history[-1], prior, {name: one.parameters for name, one in own.items()}))
+    personal = {name: one.parameters for name, one in own.items() if one.is_personal}
     return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
 
 

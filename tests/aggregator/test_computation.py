@@ -1,27 +1,21 @@
-"""What the estimation process is asked for, given a study's state and what its sites sent."""
+"""What the estimation process is asked for: whose updates count in a round, and which of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-import torch
 
-from aggregator.computation import absent, request_for
-from aggregator.coordinator_events import Compute
-from aggregator.coordinator_state import StudyState, new_study
+from aggregator.computation import StepResult, step_of
 from aggregator.estimation_messages import NextPrior
-from aggregator.store import AnswerRow
-from common.algorithm.aggregation import next_prior
-from common.algorithm.prior import Prior
 from common.contract.v1 import federation_pb2 as pb
-from common.parameter_files import decode_parameters, decode_prior
-from tests.aggregator import small_study as made
-from tests.aggregator.centre import Centre, centre_in, scripted
+from common.errors import RejectedError
+from tests.aggregator.centre import Centre, Site, centre_in, scripted
 from tests.aggregator.small_study import Small
+
+ONE_IS_ENOUGH = "\n[rounds]\nquorum = 1\n"
+CONSENSUS = ONE_IS_ENOUGH + "[training]\nconsensus_share = 0.75\n"  # rounds 1, 2 and 3 of four
 
 
 @pytest.fixture
@@ -30,76 +24,117 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
         yield made_here
 
 
-CONSENSUS = made.small(made.BINARY + "\n[training]\nconsensus_share = 0.67\n")  # rounds 1 and 2 of three
+@pytest.fixture
+def sites(centre: Centre) -> dict[str, Site]:
+    return {name: centre.enrolled(name) for name in ("east", "north", "south")}
 
 
-def computing(study: Small, number: int) -> tuple[StudyState, Compute]:
-    """Of two sites that were asked only one answered."""
-    task, name = made.task("fit", number), study.terms.study
-    state = new_study(name, quorum=1, rounds=3, seed=5, deadline_seconds=60, sites=task.asked)
-    return replace(state, task=task, computing=True), Compute(task.id, "fit", number, ("north",))
+def in_first_round(centre: Centre, sites: dict[str, Site], extra: str = CONSENSUS) -> Small:
+    """A study of four rounds whose first is open."""
+    study = centre.started(*sites.values(), rounds=4, extra=extra)
+    while centre.task(study).id != "round-1":
+        for site in sites.values():
+            if centre.task(study).id != "round-1" and site.next_task() is not None:
+                site.work(study)
+    return study
 
 
-def accepted(study: Small, site: str, number: int, log_omega: float) -> AnswerRow:
-    answer = made.answer(study, made.task("fit", number))
-    answer.fit.CopyFrom(pb.FitAnswer(loss=0.5, epochs=1, log_omega=log_omega))
-    told = answer.SerializeToString()
-    return AnswerRow(answer.study, answer.task_id, site, 1, "d" * 64, "accepted", told, "t" * 64, 1.0, "", 9)
+def fit(study: Small, site: Site, log_omega: float) -> str:
+    """Answer the open round with this weight; the digest of the update."""
+    task = site.next_task()
+    assert task is not None
+    answer, tensors = scripted(study, task, site.name)
+    answer.fit.log_omega = log_omega
+    site.submit(answer, tensors)
+    return answer.tensors_digest
 
 
-@pytest.mark.parametrize(
-    ("study", "number", "expected"),
-    [(CONSENSUS, 2, {"south"}), (CONSENSUS, 3, set()), (made.small(), 2, set())],
-    ids=["consensus", "under the prior", "no consensus rounds"],
-)
-def test_only_a_consensus_round_asks_for_those_who_are_absent(
-    study: Small, number: int, expected: set[str]
+def close(centre: Centre, study: Small, number: int) -> NextPrior:
+    """Let the deadline pass; what was asked for the round."""
+    task = centre.task(study)
+    if task.id == f"round-{number}":
+        centre.clock.now = task.deadline_at
+        centre.service.pass_time(centre.clock.now)
+    asked = [request for request in centre.estimator.asked if isinstance(request, NextPrior)]
+    assert [request.round for request in asked] == list(range(1, number + 1))
+    return asked[-1]
+
+
+def counted(request: NextPrior) -> dict[str, tuple[float, str]]:
+    return {update.site: (update.log_omega, update.tensors_digest) for update in request.updates}
+
+
+def stored(centre: Centre, study: Small, number: int) -> StepResult:
+    with centre.store.reading() as transaction:
+        results = transaction.results.list(study.terms.study)
+    return step_of(next(row for row in results if row.task == f"round-{number}"))
+
+
+def test_in_consensus_rounds_a_site_that_is_missing_counts_with_what_it_sent_last(
+    centre: Centre, sites: dict[str, Site]
 ) -> None:
-    assert absent(study.terms, *computing(study, number)) == expected
+    study = in_first_round(centre, sites)
+    east, north, south = sites["east"], sites["north"], sites["south"]
+    fit(study, east, -0.1), fit(study, north, -0.2)
+    from_south = fit(study, south, -0.3)
+    assert {weight for weight, _ in counted(close(centre, study, 1)).values()} == {-0.1, -0.2, -0.3}
+    assert stored(centre, study, 1).absent == ()
+
+    fit(study, east, -0.4)
+    from_north = fit(study, north, -0.5)
+    second = counted(close(centre, study, 2))
+    assert second["north"] == (-0.5, from_north)
+    assert second["south"] == (-0.3, from_south)
+    step = stored(centre, study, 2)
+    assert step.absent == ("south",)
+    assert sum(step.weights.values()) == pytest.approx(1)
+    assert step.summary is not None
+    assert (step.summary.answered, step.summary.members) == (2, 3)
+
+    fit(study, east, -0.6)
+    with pytest.raises(RejectedError):
+        fit(study, south, float("nan"))
+    third = counted(close(centre, study, 3))
+    assert third["north"] == (-0.5, from_north), "its newest update"
+    assert third["south"] == (-0.3, from_south), "one that was refused never counts"
+
+    fit(study, east, -0.7)
+    assert counted(close(centre, study, 4)).keys() == {"east"}, "a round under the prior takes what came"
 
 
-def test_a_site_that_did_not_answer_counts_with_the_weight_it_sent_last() -> None:
-    state, compute = computing(CONSENSUS, 2)
-    here, before = accepted(CONSENSUS, "north", 2, -0.25), accepted(CONSENSUS, "south", 1, 1.5)
-    request = request_for(CONSENSUS.terms, state, compute, [here], (), [before])
-    assert isinstance(request, NextPrior)
-    assert [(update.site, update.log_omega) for update in request.updates] == [("north", -0.25)]
-    assert (request.round, request.absent) == (2, (1.5,))
+def test_without_consensus_rounds_nobody_counts_who_does_not_answer(
+    centre: Centre, sites: dict[str, Site]
+) -> None:
+    study = in_first_round(centre, sites, extra=ONE_IS_ENOUGH)
+    for site in sites.values():
+        fit(study, site, -0.1)
+    fit(study, sites["east"], -0.2)
+    assert counted(close(centre, study, 2)).keys() == {"east"}
+    assert stored(centre, study, 2).absent == ()
 
 
-def test_a_consensus_round_that_a_site_missed_is_computed_with_its_last_weight(centre: Centre) -> None:
-    """From the database and the files, as the server does it; all weights are equal here."""
-    sites = [centre.enrolled(name) for name in ("east", "north", "south")]
-    study = centre.started(*sites, rounds=3, extra="\n[training]\nconsensus_share = 0.67\n")
-    for site in islice(cycle(sites), 100):
-        if centre.task(study).id != "round-2" and site.next_task() is not None:
-            site.work(study)
-    assert centre.task(study).id == "round-2"
-    before, task = prior_of(centre, study), centre.task(study)
-    for site in sites[1:]:
-        site.work(study)
-    centre.clock.now = task.deadline_at
-    centre.service.pass_time(centre.clock.now)
-    assert centre.service.study(study.terms.study).state.rounds_done == 2
-    plan, network = study.terms.plan, study.model.network
-    updates = {}
-    for site in sites[1:]:
-        asked = pb.Task(study=study.terms.study, id=task.id, kind=pb.TASK_KIND_FIT)
-        updates[site.name] = decode_parameters(network, scripted(study, asked, site.name)[1])
-    log_omega = dict.fromkeys(updates, -0.5)
-    settings = (network.spec, plan.prior, plan.aggregation)
-    expected = next_prior(*settings, before, log_omega, updates.__getitem__, [-0.5]).prior
-    found = prior_of(centre, study)
-    assert found.multiplier is not None
-    assert expected.multiplier is not None
-    assert torch.equal(found.multiplier, expected.multiplier)
-    assert torch.equal(found.mu, expected.mu)
-    everybody = next_prior(*settings, before, log_omega, updates.__getitem__, []).prior
-    assert not torch.equal(found.mu, everybody.mu), "the test could not tell that a site was missing"
+def test_a_site_that_left_counts_no_more(centre: Centre, sites: dict[str, Site]) -> None:
+    study = in_first_round(centre, sites)
+    for site in sites.values():
+        fit(study, site, -0.1)
+    south = sites["south"]
+    centre.federation.leave(south.caller, pb.LeaveRequest(study=study.terms.study))
+    fit(study, sites["east"], -0.2)
+    assert counted(close(centre, study, 2)).keys() == {"east", "north"}
 
 
-def prior_of(centre: Centre, study: Small) -> Prior:
-    digest = centre.service.study(study.terms.study).state.prior_digest
-    return decode_prior(
-        study.model.network, study.terms.plan.prior, centre.store.blobs.existing(digest)
-    ).prior
+def test_a_site_that_never_answered_does_not_count(centre: Centre, sites: dict[str, Site]) -> None:
+    study = in_first_round(centre, sites)
+    fit(study, sites["east"], -0.1)
+    assert counted(close(centre, study, 1)).keys() == {"east"}
+
+
+def test_an_update_that_retention_has_deleted_counts_no_more(centre: Centre, sites: dict[str, Site]) -> None:
+    study = in_first_round(centre, sites)
+    for site in sites.values():
+        fit(study, site, -0.1)
+    fit(study, sites["east"], -0.2), fit(study, sites["north"], -0.2)
+    assert "south" in counted(close(centre, study, 2))
+    assert centre.purge.prune(study.terms.study, keep_rounds=1)
+    fit(study, sites["east"], -0.3)
+    assert counted(close(centre, study, 3)).keys() == {"east", "north"}

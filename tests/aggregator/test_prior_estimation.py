@@ -78,7 +78,7 @@ def _round(study: Small, blobs: BlobStore, sites: int = 3) -> NextPrior:
         SiteUpdate(f"site-{k}", -0.1 * k - 1 / 3, blobs.put(made.fit_bytes(study, seed=k)))
         for k in range(sites)
     )
-    return NextPrior(study.terms.to_json(), blobs.put(start), updates, 1, ())
+    return NextPrior(study.terms.to_json(), 1, blobs.put(start), updates)
 
 
 def _statistics(blobs: BlobStore, layouts: dict[str, str]) -> PoolStatistics:
@@ -105,27 +105,22 @@ def _with_consensus(study: Small) -> Small:
 
 
 @pytest.mark.parametrize(
-    ("study", "absent"),
-    [(BINARY, None), (SURVIVAL, None), (_with_consensus(SURVIVAL), (-0.5, 1 / 3))],
-    ids=["convex", "quadratic", "consensus, two sites absent"],
+    "study", [BINARY, SURVIVAL, _with_consensus(BINARY)], ids=["convex", "quadratic", "consensus"]
 )
 def test_the_process_gives_the_algorithms_next_prior_bit_for_bit(
-    study: Small, absent: tuple[float, ...] | None, worker: EstimationWorker, blobs: BlobStore
+    study: Small, worker: EstimationWorker, blobs: BlobStore
 ) -> None:
     request = _round(study, blobs)
-    request = replace(request, absent=absent or ())
     found = worker.submit(request).result(LONGEST)
     plan, network = study.terms.plan, study.model.network
     step = next_prior(
         network.spec,
         plan.prior,
-        plan.aggregation,
+        plan.settings.aggregation_in(1, study.terms.rounds),
         _prior_file(study).prior,
         {update.site: update.log_omega for update in request.updates},
         lambda site: made.parameters(study, seed=int(site.removeprefix("site-"))),
-        absent,
     )
-    assert (step.prior.multiplier is None) == (absent is None)
     expected = encode_prior(network, plan.prior, PriorFile(step.prior, _prior_file(study).scaler))
     assert found.prior_digest == sha256_hex(expected)
     assert found.prior_size == len(expected)
@@ -240,8 +235,7 @@ def test_reference_terms_that_cannot_be_pooled_do_not_stop_the_study(blobs: Blob
 def test_no_bit_of_a_number_is_lost_between_the_processes(weights: dict[str, float]) -> None:
     result = EstimatedRound("0" * 64, 1, weights, 0.1, -0.0)
     assert reply_of(to_line(result)) == result
-    updates = tuple(SiteUpdate(site, value, "") for site, value in weights.items())
-    request = NextPrior("{}", "", updates, 3, (0.1, -1 / 3))
+    request = NextPrior("{}", 3, "", tuple(SiteUpdate(site, value, "") for site, value in weights.items()))
     assert request_of(to_line(request)) == request
 
 

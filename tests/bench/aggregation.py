@@ -64,7 +64,7 @@ def measure(sites: int = SITES, turns: int = 5) -> AggregationBench:
         request = _request(terms, network, blobs, sites)
         files = [blobs.existing(update.tensors_digest) for update in request.updates]
         with EstimationWorker(Path(folder)) as worker:
-            few = NextPrior(request.terms_json, request.prior_digest, (), 1, ())
+            few = NextPrior(request.terms_json, 1, request.prior_digest, ())
             worker.submit(few).exception()  # refused at once: the process is up, and idle
             assert worker.pid is not None
             idle = _status_kib(worker.pid, "VmRSS")
@@ -99,7 +99,7 @@ def _request(terms: StudyTerms, network: Network, blobs: BlobStore, sites: int) 
         data = encode_parameters(network, SiteParameters(own, network.initial_buffers()))
         updates.append(SiteUpdate(f"site-{number:04d}", -0.5 - 1e-4 * number, _put(blobs, data)))
     start = blobs.put(encode_prior(network, terms.plan.prior, prior))
-    return NextPrior(terms.to_json(), start, tuple(updates), 1, ())
+    return NextPrior(terms.to_json(), 1, start, tuple(updates))
 
 
 def _put(blobs: BlobStore, data: bytes) -> str:

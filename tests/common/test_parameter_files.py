@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,6 @@ from common.parameter_files import (
     encode_prior,
     encode_statistics,
     encode_theta,
-    most_prior_bytes,
 )
 
 NETWORK = Network(3, 1, (), (Linear(3, 4), Relu(), BatchNorm(4), Linear(4, 1)))
@@ -106,22 +104,17 @@ def test_prior_and_scaler_come_back_bit_for_bit(convex: bool) -> None:
     assert torch.equal(read.scaler.deviation, scaler.deviation)
 
 
-@pytest.mark.parametrize("convex", [True, False])
-def test_a_prior_and_an_own_model_keep_the_multiplier_of_a_consensus_round(convex: bool) -> None:
-    settings = PriorSettings(hidden=(4, 3), convex=convex)
+def test_an_own_model_keeps_the_multiplier_of_a_consensus_round_and_an_update_has_none() -> None:
     multiplier = NETWORK.initialise(5)
-    prior = replace(initial_prior(NETWORK, settings, NETWORK.initialise(2)), multiplier=multiplier)
-    file = encode_prior(NETWORK, settings, PriorFile(prior, Scaler(torch.zeros(3), torch.ones(3))))
-    read = decode_prior(NETWORK, settings, file).prior
-    own = decode_own_model(NETWORK, encode_own_model(NETWORK, OwnModel(parameters(), multiplier)))
-    assert len(file) <= most_prior_bytes(NETWORK, settings)
-    for found in (read.multiplier, own.multiplier):
-        assert found is not None
-        assert torch.equal(found, multiplier)
+    file = encode_own_model(NETWORK, OwnModel(parameters(), multiplier))
+    own = decode_own_model(NETWORK, file)
+    assert own.multiplier is not None
+    assert torch.equal(own.multiplier, multiplier)
+    assert torch.equal(own.parameters.theta, parameters().theta)
     without = decode_own_model(NETWORK, encode_own_model(NETWORK, OwnModel(parameters())))
     assert without.multiplier is None
     with pytest.raises(ModelError, match="multiplier"):
-        decode_parameters(NETWORK, encode_own_model(NETWORK, OwnModel(parameters(), multiplier)))
+        decode_parameters(NETWORK, file)
 
 
 def test_a_multiplier_that_lacks_a_tensor_is_refused() -> None:

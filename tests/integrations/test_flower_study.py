@@ -120,12 +120,17 @@ def test_simulated_nodes_keep_their_models_in_the_context_and_give_the_same_bits
     assert not strategy.refused
 
 
+def consensus_study(folder: Path) -> SmallStudy:
+    """Three consensus rounds and one under the prior."""
+    plan = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.75")
+    return small_study(folder, plan, rounds=4)
+
+
 @pytest.mark.parametrize("where", ["disk", "context"])
 def test_multipliers_of_consensus_rounds_are_kept_on_disk_and_in_the_context(
     where: str, tmp_path: Path
 ) -> None:
-    plan = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.75")  # three, then one held
-    study = small_study(tmp_path / "study", plan, rounds=4)
+    study = consensus_study(tmp_path / "study")
     terms = terms_of(study)
     nodes = nodes_of(study, terms, tmp_path)
     if where == "context":
@@ -136,6 +141,27 @@ def test_multipliers_of_consensus_rounds_are_kept_on_disk_and_in_the_context(
     prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, strategy.prior).prior
     assert torch.equal(prior.mu, simulated.trained.prior.mu)
     assert not strategy.refused
+
+
+def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_path: Path) -> None:
+    study = consensus_study(tmp_path / "study")
+    terms, scratch = terms_of(study), tmp_path / "scratch"
+    scratch.mkdir()
+    nodes = nodes_of(study, terms, tmp_path)
+    sites = {site.name for site in study.sites}
+
+    def silent(order: Message, reply: Message) -> Message | None:
+        return None if read_order(order.content).task.id in ("round-2", "round-4") else reply
+
+    nodes[1].spoil = silent
+    strategy = train(nodes, terms, scratch)
+    first, second, third, last = strategy.rounds
+    (missing,) = second.absent
+    assert first.weights.keys() == second.weights.keys() == third.weights.keys() == sites
+    assert (second.metrics()["answered"], third.metrics()["answered"]) == (len(sites) - 1, len(sites))
+    assert (first.absent, third.absent, last.absent) == ((), (), ())
+    assert last.weights.keys() == sites - {missing}, "a round under the prior takes what came"
+    assert not list(scratch.glob("round-*")), "no update is kept longer than it can count"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6], ids=["nan", "infinite", "far too large"])

@@ -237,18 +237,32 @@ def test_a_long_step_is_clipped_on_the_way_out_and_the_own_model_stays_exact(tmp
     assert outcomes(item)["clip"] == "changed"
 
 
-def test_the_multiplier_of_a_site_that_clips_adds_up_what_leaves(tmp_path: Path) -> None:
+def test_in_a_consensus_round_the_model_leaves_with_its_multiplier_and_the_clip_holds_for_both(
+    tmp_path: Path,
+) -> None:
     plan = terms_of().plan
     plan = plan.model_copy(update={"training": replace(plan.training, consensus_share=0.5)})
-    bench = Bench(tmp_path, replace(terms_of(), plan=plan), automatic(clip_norm=0.01))
+    network, terms = model_of(plan).network, replace(terms_of(), plan=plan)
+    for folder in ("free", "clipping"):
+        (tmp_path / folder).mkdir()
+    bench = Bench(tmp_path / "free", terms, automatic())
     item, work = go(bench, task(pb.TASK_KIND_FIT, 1))
-    assert outcomes(item)["clip"] == "changed"
+    mu = bench.prior().prior.mu
     assert work.model is not None
     assert work.model.multiplier is not None
     assert item.tensors_path is not None
-    left = decode_parameters(model_of(plan).network, item.tensors_path).theta - bench.prior().prior.mu
-    assert torch.allclose(work.model.multiplier, left, atol=1e-6)
-    assert float(work.model.multiplier.norm()) == pytest.approx(0.01, rel=1e-3)
+    step = work.model.parameters.theta - mu
+    assert torch.allclose(work.model.multiplier, step, atol=1e-6), "the first step"
+    left = decode_parameters(network, item.tensors_path).theta - mu
+    assert torch.allclose(left, 2 * step, atol=1e-6)
+
+    bench = Bench(tmp_path / "clipping", terms, automatic(clip_norm=0.01))
+    item, clipped = go(bench, task(pb.TASK_KIND_FIT, 1))
+    assert outcomes(item)["clip"] == "changed"
+    assert distance(bench, item, bench.prior()) == pytest.approx(0.01, rel=1e-3)
+    assert clipped.model is not None
+    assert clipped.model.multiplier is not None
+    assert torch.equal(clipped.model.multiplier, work.model.multiplier), "what is kept stays exact"
 
 
 def test_a_short_step_is_left_alone_bit_for_bit(tmp_path: Path) -> None:

@@ -104,11 +104,10 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
         step = next_prior(
             model.network.spec,
             settings.prior,
-            settings.aggregation,
+            settings.aggregation_in(number, terms.rounds),
             prior,
             log_omega,
             updates.__getitem__,
-            [] if settings.is_consensus(number, terms.rounds) else None,
         )
         prior = step.prior
     assert study.trained.prior is not None
@@ -230,6 +229,18 @@ def test_a_site_without_a_model_of_its_own_is_scored_on_the_global_one_only(tmp_
     personal = [result_of(s) for s in work.content.scores if s.model == "personal"]
     assert personal
     assert all(isinstance(result, SkippedMetric) for result in personal)
+
+
+def test_what_a_consensus_round_left_is_not_scored_as_a_model_of_the_sites_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    prior = bench.prior()
+    mine = SiteParameters(prior.prior.mu, prior.prior.buffers)
+    request = task(pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule(threshold=0.5))
+    for own, skipped in ((OwnModel(mine, torch.zeros_like(mine.theta)), True), (OwnModel(mine), False)):
+        work = perform(request, bench.terms, bench.dataset(), prior, own, bench.policy, silent)
+        assert isinstance(work.content, pb.EvaluationAnswer)
+        personal = [result_of(s) for s in work.content.scores if s.model == "personal"]
+        assert all(isinstance(result, SkippedMetric) for result in personal) is skipped
 
 
 def test_a_task_without_its_prior_or_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:

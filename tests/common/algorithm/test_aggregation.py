@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 
 import numpy as np
@@ -48,9 +48,8 @@ def _next(
     log_omega: Mapping[str, float] = LOG_OMEGA,
     settings: PriorSettings = PRIOR,
     load: Load = lambda site: _update(*SITES[site]),
-    absent: Sequence[float] | None = None,
 ) -> PriorStep:
-    return next_prior(SPEC, settings, aggregation, _start(settings), log_omega, load, absent)
+    return next_prior(SPEC, settings, aggregation, _start(settings), log_omega, load)
 
 
 class HandPrior:
@@ -103,26 +102,6 @@ def test_mu_is_the_weighted_mean_by_hand() -> None:
     step = _next(AggregationSettings(psi_steps=0))
     assert step.weights == pytest.approx({"north": 0.25, "south": 0.75}, abs=1e-15)
     assert step.prior.mu.tolist() == pytest.approx([2.5, 1.0], abs=1e-6)  # (1 + 9)/4, (−2 + 6)/4
-
-
-def test_in_a_consensus_round_mu_goes_further_by_the_mean_multiplier() -> None:
-    """Sites of weight 1 and 3 answer and one of weight 4 does not: half of the mean step is added to U."""
-    none = AggregationSettings(psi_steps=0)
-    mean = _next(none).prior.mu
-    step = _next(none, absent=[math.log(4.0)])
-    assert step.prior.multiplier is not None
-    assert torch.allclose(step.prior.multiplier, 0.5 * mean)
-    assert torch.allclose(step.prior.mu, 1.5 * mean)
-
-    def load(site: str) -> SiteParameters:
-        return _update(*SITES[site])
-
-    again = next_prior(SPEC, PRIOR, none, step.prior, LOG_OMEGA, load, [])
-    assert again.prior.multiplier is not None
-    assert torch.allclose(again.prior.multiplier, 0.5 * mean + (mean - 1.5 * mean), atol=1e-7)
-    under_the_prior = next_prior(SPEC, PRIOR, none, step.prior, LOG_OMEGA, load)
-    assert torch.equal(under_the_prior.prior.mu, mean)
-    assert under_the_prior.prior.multiplier is None
 
 
 def test_pooled_buffers_by_hand() -> None:
@@ -297,9 +276,9 @@ def test_a_quadratic_prior_needs_each_update_once() -> None:
     assert fetched == ["north", "south"]
 
 
-@given(st.integers(1, 60), st.floats(-1e4, 1e4), st.floats(0, 10), st.integers(0, 999), st.booleans())
+@given(st.integers(1, 60), st.floats(-1e4, 1e4), st.floats(0, 10), st.integers(0, 999))
 def test_the_quadratic_penalty_is_that_of_its_definition(
-    sites: int, centre: float, spread: float, seed: int, consensus: bool
+    sites: int, centre: float, spread: float, seed: int
 ) -> None:
     """Sums of squares cancel where sites agree: what is left must be right to a float32 θ's own step."""
     draw = np.random.default_rng(seed)
@@ -311,8 +290,7 @@ def test_the_quadratic_penalty_is_that_of_its_definition(
     }
     log_omega = dict(zip(names, np.log(shares).tolist(), strict=True))
     settings = PriorSettings(convex=False, alpha=0.2, epsilon=1e-6)
-    absent = [0.5] if consensus else None
-    step = _next(AggregationSettings(), log_omega, settings, updates.__getitem__, absent)
+    step = _next(AggregationSettings(), log_omega, settings, load=updates.__getitem__)
     mu, exact = step.prior.mu.double().numpy(), theta.astype(np.float64)
     weights = np.array([step.weights[name] for name in names])
     distance = weights @ np.square(exact - mu).sum(1)

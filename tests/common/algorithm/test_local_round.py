@@ -49,11 +49,17 @@ def test_a_consensus_round_adds_the_step_from_mu_to_the_multiplier() -> None:
     assert values(again.multiplier) == [1.5, -0.5]
 
 
-def test_a_multiplier_adds_up_what_a_site_that_clips_lets_out() -> None:
-    kept = in_round(1).kept(PRIOR, None, fitted(4.0, 6.0), clip_norm=2.5)  # the step is (3, 4), of length 5
-    assert values(kept.multiplier) == [1.5, 2.0]
-    assert values(kept.parameters.theta) == [4.0, 6.0], "its own model stays exact"
-    assert values(in_round(1).kept(PRIOR, None, fitted(4.0, 6.0), clip_norm=9.0).multiplier) == [3.0, 4.0]
+def test_after_a_consensus_round_the_multiplier_is_sent_along_in_one_vector() -> None:
+    kept = in_round(2).kept(PRIOR, own([9.0, 9.0], [0.5, -1.0]), fitted(2.0, 2.5))
+    assert values(kept.update.theta) == [2.0 + 1.5, 2.5 - 0.5]
+    assert values(kept.parameters.theta) == [2.0, 2.5]
+    assert not kept.is_personal
+
+
+def test_after_a_round_under_the_prior_the_model_itself_is_sent() -> None:
+    kept = in_round(3).kept(PRIOR, own([9.0, 9.0], [0.5, -1.0]), fitted(2.0, 2.5))
+    assert kept.update is kept.parameters
+    assert kept.is_personal
 
 
 def test_a_round_under_the_prior_forgets_the_multiplier() -> None:

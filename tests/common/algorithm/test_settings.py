@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,12 @@ def test_consensus_rounds_are_their_share_of_the_rounds_rounded_down(
     share: float, rounds: int, first: int
 ) -> None:
     assert consensus_rounds(share, rounds) == list(range(1, first + 1))
+
+
+def test_the_learned_penalty_rests_in_consensus_rounds() -> None:
+    settings = FedmapSettings(training=TrainingSettings(consensus_share=0.5))
+    assert settings.aggregation_in(2, 4) == replace(settings.aggregation, psi_steps=0)
+    assert settings.aggregation_in(3, 4) == settings.aggregation
 
 
 @given(share=st.floats(0, 1, exclude_max=True), rounds=st.integers(1, 300))

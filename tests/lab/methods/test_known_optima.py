@@ -76,8 +76,8 @@ class Unreliable(QuadraticEngine):
         return [FailedFit("absent") if len(task.train) == self._rows else fit for task, fit in pairs]
 
 
-def consensus_rounds(engine: QuadraticEngine) -> list[Progress]:
-    """Thirty of FedMAP's consensus rounds, and one more under the prior that is left out."""
+def consensus_rounds(engine: QuadraticEngine) -> tuple[list[Progress], Trained]:
+    """Thirty of FedMAP's consensus rounds, and what one more under the prior ends with."""
     federation = quadratic_federation(ROWS)
     rounds = federation.plan.rounds.model_copy(update={"quorum": 1})
     federation = replace(federation, plan=federation.plan.model_copy(update={"rounds": rounds}))
@@ -89,8 +89,8 @@ def consensus_rounds(engine: QuadraticEngine) -> list[Progress]:
         aggregation=replace(settings.aggregation, weighting="sample_count"),
     )
     seen: list[Progress] = []
-    FedMap().train(replace(federation, settings=settings), engine, 31, 0, seen.append)
-    return seen[:-1]
+    trained = FedMap().train(replace(federation, settings=settings), engine, 31, 0, seen.append)
+    return seen[:-1], trained
 
 
 def test_fedavg_ends_at_the_mean_of_the_sites_own_optima() -> None:
@@ -105,11 +105,18 @@ def test_feddyn_ends_at_the_minimiser_of_the_mean_loss() -> None:
 
 def test_consensus_rounds_of_fedmap_end_at_the_minimiser_of_the_mean_loss_by_rows() -> None:
     """Without multipliers they would end at a mean of the sites' own optima."""
-    agreed = consensus_rounds(QuadraticEngine(CURVATURE, TARGET, steps=120))[-1]
+    seen, trained = consensus_rounds(QuadraticEngine(CURVATURE, TARGET, steps=120))
+    agreed = seen[-1]
     assert shared(agreed) == pytest.approx(BY_ROWS, abs=0.02)
     for own in agreed.personal.values():
         assert own.theta == pytest.approx(BY_ROWS, abs=0.03), "the sites agree"
     assert float((BY_ROWS - MEAN_OF_OPTIMA).abs().max()) > 0.2, "the test could not tell them apart"
+    assert len(trained.personal) == len(ROWS)
+
+
+def test_a_site_that_fails_in_every_round_under_the_prior_has_no_model_of_its_own() -> None:
+    seen, trained = consensus_rounds(Unreliable(ROWS[0], (31,)))
+    assert seen[-1].personal.keys() - trained.personal.keys() == {f"site-{ROWS[0]}"}
 
 
 @pytest.mark.parametrize("absences", [(2, 3, 5, 7), (11, 12, 20, 29, 30)], ids=["early", "late"])
@@ -118,7 +125,7 @@ def test_a_site_that_misses_consensus_rounds_does_not_throw_the_others_off(
     rows: int, absences: tuple[int, ...]
 ) -> None:
     """At rest its multiplier is far from zero: where μ goes must not depend on who answers."""
-    seen = consensus_rounds(Unreliable(rows, absences))
+    seen, _ = consensus_rounds(Unreliable(rows, absences))
     assert [len(progress.record.failed) for progress in seen] == [n in absences for n in range(1, 31)]
     assert shared(seen[-1]) == pytest.approx(BY_ROWS, abs=0.05)
 
