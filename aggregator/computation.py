@@ -163,6 +163,11 @@ def message_of(row: AnswerRow) -> pb.Answer:
     return pb.Answer.FromString(row.answer)
 
 
+def rounds_before(number: int) -> tuple[str, ...]:
+    """The tasks of all rounds before this one, newest first."""
+    return tuple(f"round-{earlier}" for earlier in range(number - 1, 0, -1))
+
+
 def count_without_answer(terms: StudyTerms, state: StudyState, compute: Compute) -> tuple[str, ...]:
     """Sites that count with what they sent last: in a consensus round, whoever takes part and is missing."""
     if compute.kind != "fit" or not terms.plan.settings.is_consensus(compute.round, terms.rounds):

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
-from aggregator.computation import count_without_answer, outcome_of, request_for
+from aggregator.computation import count_without_answer, outcome_of, request_for, rounds_before
 from aggregator.coordinator_events import Compute, ComputeFailed
 from aggregator.estimation_messages import (
     EstimatedPrior,
@@ -29,7 +28,7 @@ from aggregator.estimation_messages import (
 )
 from aggregator.metrics import AggregatorMetrics
 from aggregator.service import Report, Study
-from aggregator.store import AnswerRow, Store, Transaction
+from aggregator.store import AnswerRow, Store
 from common.errors import FedmapError, StaleError, StorageError
 from common.fault_points import reach
 from common.log import get_logger
@@ -96,9 +95,12 @@ class EstimationDesk:
             answers = transaction.answers.list(study.state.study, compute.task_id)
             earlier = compute.kind in ("initialise", "rule")
             results = transaction.results.list(study.state.study) if earlier else ()
-            missing = count_without_answer(study.terms, study.state, compute)
-            last = _last_updates(transaction, study.state.study, missing, compute.round)
-        return answers, request_for(study.terms, study.state, compute, answers, results, last)
+            absent = transaction.answers.newest_accepted(
+                study.state.study,
+                rounds_before(compute.round),
+                count_without_answer(study.terms, study.state, compute),
+            )
+        return answers, request_for(study.terms, study.state, compute, answers, results, absent)
 
     def _done(self, key: tuple[str, str], job: _Job, future: Future[Result]) -> None:
         try:
@@ -181,13 +183,3 @@ def _blobs_of(result: Result | None) -> tuple[str, ...]:
             return (result.reference_digest,) if result.reference_digest else ()
         case None:
             return ()
-
-
-def _last_updates(transaction: Transaction, study: str, sites: Iterable[str], before: int) -> list[AnswerRow]:
-    """Each site's newest accepted update from an earlier round; a site that has none is left out."""
-    newest_first = [f"round-{number}" for number in range(before - 1, 0, -1)]
-    found: list[AnswerRow] = []
-    for site in sites:
-        rows = (transaction.answers.get(study, task, site) for task in newest_first)
-        found += islice((row for row in rows if row is not None and row.status == "accepted"), 1)
-    return [row for row in found if row.tensors_digest]

@@ -35,7 +35,7 @@ from common.errors import ConflictError, IntegrityError, RejectedError
 from common.models import model_of
 from common.names import check_region
 from common.parameter_files import decode_prior
-from common.run_folder import RunTold, SiteTold, read_run
+from common.run_folder import RoundTold, RunTold, SiteTold, read_run
 from common.study_terms import StudyTerms, parse_terms
 
 ACTOR = "operator"
@@ -116,13 +116,23 @@ def _check_rounds(terms: StudyTerms, run: RunTold) -> None:
     _demand([one.round for one in run.rounds] == list(range(1, terms.rounds + 1)), "rounds are missing")
     sites = {one.site for one in run.sites}
     _demand(len(sites) == len(run.sites), "a site is listed twice")
+    heard: set[str] = set()
     for one in run.rounds:
         _demand(set(one.weights) <= sites, "a round counts a site that is not listed")
-        _demand(set(one.absent) <= set(one.weights), "a round has an absent site without a weight")
+        _check_absent(terms, one, heard)
+        heard |= set(one.weights)
         answered = len(one.weights) - len(one.absent)
         _demand(answered >= terms.plan.rounds.quorum, "a round is below the plan's quorum")
         fits = all(weight >= 0 for weight in one.weights.values())
         _demand(fits and math.isclose(sum(one.weights.values()), 1, abs_tol=_WEIGHTS), "weights are not such")
+
+
+def _check_absent(terms: StudyTerms, one: RoundTold, heard: set[str]) -> None:
+    """Who counts with an earlier update: in consensus rounds only, and only who sent one."""
+    _demand(list(one.absent) == sorted(set(one.absent)), "absent sites are not sorted, or listed twice")
+    _demand(set(one.absent) <= heard.intersection(one.weights), "an absent site counts that sent nothing")
+    consensus = terms.plan.settings.is_consensus(one.round, terms.rounds)
+    _demand(consensus or not one.absent, "an absent site counts in a round under the prior")
 
 
 def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from aggregator.computation import rounds_before
+from aggregator.coordinator_questions import participants
 from aggregator.release_key import ReleaseKey
 from aggregator.service import Study, StudyService
-from aggregator.store import BundleRow, DeletionRow, Store, Transaction
+from aggregator.store import AnswerRow, BundleRow, DeletionRow, Store, Transaction
 from common.deletion import Deleted, DeletionRecord, sign_by_release_key
 from common.digests import sha256_hex
 from common.errors import FedmapError, StateError
@@ -114,7 +116,7 @@ class StudyPurge:
                 return 0
             with self._store.transaction() as transaction:
                 before = transaction.blob_names.of_study(name)
-                transaction.answers.forget_tensors(name, tasks)
+                transaction.answers.forget_tensors(name, tasks, _may_count_again(transaction, study))
                 transaction.results.forget_priors(name, tasks)
                 freed = before - transaction.blob_names.of_study(name)
                 if not freed:
@@ -258,3 +260,12 @@ def _withdrawn(bundles: Collection[BundleRow]) -> list[BundleRow]:
 
 def _files(record: DeletionRecord) -> int:
     return sum(one.kind != "answer" for one in record.deleted)
+
+
+def _may_count_again(transaction: Transaction, study: Study) -> tuple[AnswerRow, ...]:
+    """What each site sent last, while consensus rounds count it where the site is missing."""
+    following = study.state.rounds_done + 1
+    if not study.terms.plan.settings.is_consensus(following, study.terms.rounds):
+        return ()
+    rounds = rounds_before(following + 1)
+    return transaction.answers.newest_accepted(study.state.study, rounds, participants(study.state))

@@ -24,6 +24,7 @@ _FILES = ("metrics.csv", "skipped.csv", "rounds.csv", "refusals.csv", "summary.j
 _ROUND_COLUMNS = (
     "round",
     "answered",
+    "absent",
     "members",
     "loss",
     "validation_loss",

@@ -327,6 +327,8 @@ class StudyService:
             detail = {"task": event.task_id}
             if isinstance(event, Computed) and event.prior_digest:
                 detail["prior"] = event.prior_digest
+            if row is not None and (absent := step_of(row).absent):
+                detail["by_earlier_update"] = ", ".join(absent)
             before = self.study(name).state.rounds_done
             also = None if row is None else lambda transaction: transaction.results.put(row)
             after = self.apply(name, event, Note(_SYSTEM, action, name, detail), also)

@@ -89,12 +89,14 @@ def member_status(study: Study, site: str, region: str, seen: Presence | None, n
 
 def _history(results: Iterable[ResultRow]) -> Iterable[pb.RoundStatus]:
     for row in results:
-        summary = step_of(row).summary
+        step = step_of(row)
+        summary = step.summary
         if summary is None:
             continue
         closed = pb.RoundStatus(
             round=summary.round,
             answered=summary.answered,
+            absent=len(step.absent),
             members=summary.members,
             penalty=summary.penalty,
             largest_weight=summary.largest_weight,

@@ -191,7 +191,8 @@ def _history(status: pb.StudyStatus) -> Table:
         add_row(
             table,
             str(closed.round),
-            f"{closed.answered} of {closed.members}",
+            f"{closed.answered} of {closed.members}"
+            + (f", {closed.absent} by an earlier update" if closed.absent else ""),
             _number(closed.loss if closed.HasField("loss") else None),
             _number(closed.validation_loss if closed.HasField("validation_loss") else None),
             _number(closed.penalty),

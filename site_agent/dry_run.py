@@ -3,8 +3,9 @@
 The same door, the same training and the same exit gate as in a real round, in a folder of its own. The centre
 is played here, with this site as the only one: its own statistics make the scaler, its own first model the
 first prior. What would leave lies then in the folder, each answer with its manifest. Steps: (1) statistics,
-(2) first model, (3) one round, (4) the decision rule, (5) evaluation. Approvals, models and outbox of the
-real study are not touched, and no connection is made: nothing in here could make one.
+(2) first model, (3) the first round, and the last where the first is a consensus round: only rounds under the
+prior give the model that is scored, (4) the decision rule, (5) evaluation. Approvals, models and outbox of
+the real study are not touched, and no connection is made: nothing in here could make one.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class DryRun:
 
     @property
     def fit(self) -> Rehearsed:
-        """The answer of a round, which a study asks for again and again."""
-        return next(one for one in self.answers if one.item.content == "fit")
+        """The answer of a round, which a study asks for again and again; of two kinds the longer one."""
+        fits = [one for one in self.answers if one.item.content == "fit"]
+        return max(fits, key=lambda one: one.seconds)
 
 
 def rehearse(
@@ -129,16 +131,9 @@ class _Stage:
         first = self._do(self._task(pb.TASK_KIND_INITIALISE, "initialise"), dataset, None)  # (2)
         theta = decode_theta(network, _tensors(first))
         prior = PriorFile(initial_prior(network, plan.prior, theta), make_scaler(sent, inputs.scaled))
-        fit = self._do(self._task(pb.TASK_KIND_FIT, "round-1", number=1), dataset, prior)  # (3)
-        step = next_prior(
-            network.spec,
-            plan.prior,
-            plan.settings.aggregation_in(1, self._terms.rounds),
-            prior.prior,
-            {site: fit.answer().fit.log_omega},
-            lambda _: decode_parameters(network, _tensors(fit)),
-        )
-        after = PriorFile(step.prior, prior.scaler)
+        after = self._round(1, dataset, prior)  # (3)
+        if plan.settings.is_consensus(1, self._terms.rounds):
+            after = self._round(self._terms.rounds, dataset, after)
         asked = self._do(self._task(pb.TASK_KIND_RULE, "rule"), dataset, after)  # (4)
         rule = pool_rule(plan, {site: rule_terms_of(plan, asked.answer().rule, asked.tensors_path)})
         last = self._task(pb.TASK_KIND_EVALUATE, "evaluate")
@@ -146,6 +141,20 @@ class _Stage:
         self._do(last, dataset, after)  # (5)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return DryRun(folder, self._terms.rounds, loaded, tuple(self._answers), peak)
+
+    def _round(self, number: int, dataset: SiteDataset, before: PriorFile) -> PriorFile:
+        """The site's half and the centre's."""
+        plan, network = self._terms.plan, model_of(self._terms.plan).network
+        fit = self._do(self._task(pb.TASK_KIND_FIT, f"round-{number}", number), dataset, before)
+        step = next_prior(
+            network.spec,
+            plan.prior,
+            plan.settings.aggregation_in(number, self._terms.rounds),
+            before.prior,
+            {dataset.site: fit.answer().fit.log_omega},
+            lambda _: decode_parameters(network, _tensors(fit)),
+        )
+        return PriorFile(step.prior, before.scaler)
 
     def _task(self, kind: pb.TaskKind.ValueType, name: str, number: int = 0) -> pb.Task:
         return pb.Task(

@@ -7,11 +7,11 @@ known here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, insert, select, tuple_, update
 
 from aggregator.blobs import BlobStore
 from common.errors import ConflictError, NotFoundError, StorageError
@@ -121,11 +121,32 @@ class AnswerRecords:
         standing = _standing(map(_answer, self._connection.execute(_answers_to(study, task))))
         return tuple(standing[site] for site in sorted(standing))
 
-    def forget_tensors(self, study: str, tasks: Collection[str]) -> None:
-        """The answers to these tasks name no blob any more; what they said stays."""
+    def newest_accepted(
+        self, study: str, newest_first: Sequence[str], sites: Collection[str]
+    ) -> tuple[AnswerRow, ...]:
+        """Of each site that has one, its accepted answer to the first of these tasks; sorted by site.
+
+        An answer whose tensors were forgotten counts as none.
+        """
+        chosen = select(answers).where(
+            answers.c.study == study,
+            answers.c.task.in_(newest_first),
+            answers.c.site.in_(sites),
+            answers.c.status == "accepted",
+            answers.c.tensors_digest != "",
+        )
+        rows = [_answer(row) for row in self._connection.execute(chosen)]
+        rows.sort(key=lambda row: newest_first.index(row.task), reverse=True)
+        newest = {row.site: row for row in rows}
+        return tuple(newest[site] for site in sorted(newest))
+
+    def forget_tensors(self, study: str, tasks: Collection[str], spared: Collection[AnswerRow] = ()) -> None:
+        """The answers to these tasks, but for those spared, name no blob any more; what they said stays."""
+        keys = [(row.task, row.site) for row in spared]
         self._connection.execute(
             update(answers)
             .where(answers.c.study == study, answers.c.task.in_(tasks), answers.c.status.in_(FINAL))
+            .where(tuple_(answers.c.task, answers.c.site).not_in(keys))
             .values(tensors_digest="")
         )
 

@@ -91,7 +91,8 @@ def status_of(strategy: FedMAP, run: RunTold) -> pb.StudyStatus:
     for note in run.rounds:
         status.history.add(
             round=note.round,
-            answered=len(note.weights),
+            answered=len(note.weights) - len(note.absent),
+            absent=len(note.absent),
             members=note.members,
             loss=note.loss,
             validation_loss=note.validation_loss,

@@ -207,7 +207,7 @@ class FedMAP(Strategy):
     def _refuse(self, refused: Iterable[Refused]) -> None:
         for one in refused:
             self.refused.append(one)
-            log(WARNING, "%s left out of %s: %s (%s)", one.site, one.task, one.reason, one.code)
+            log(WARNING, "no usable answer of %s to %s: %s (%s)", one.site, one.task, one.reason, one.code)
 
     def _require(
         self,

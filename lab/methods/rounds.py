@@ -40,7 +40,7 @@ def run_rounds(
     """Rounds 1 … `rounds` from a given prior; a site without a model of its own starts at μ."""
     sites = federation.tier(1)
     own: dict[str, OwnModel] = {}  # only what a fit gave
-    counted: dict[str, float] = {}  # log ω of the updates that make the next prior
+    counted: dict[str, tuple[float, SiteParameters]] = {}  # what makes the next prior: log ω and update
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
         this = LocalRound(settings, number, rounds)
@@ -59,16 +59,20 @@ def run_rounds(
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
         own |= {name: this.kept(prior, own.get(name), fit) for name, fit in answered.items()}
-        log_omega = {name: fit.log_omega for name, fit in weighed.items() if fit.log_omega is not None}
-        counted = counted | log_omega if this.is_consensus else log_omega
-        sent = {name: own[name].update for name in counted}
+        sent = {
+            name: (fit.log_omega, own[name].update)
+            for name, fit in weighed.items()
+            if fit.log_omega is not None
+        }
+        counted = counted | sent if this.is_consensus else sent
+        updates = {name: update for name, (_, update) in counted.items()}
         step = next_prior(
             federation.model.network.spec,
             settings.prior,
             settings.aggregation_in(number, rounds),
             prior,
-            counted,
-            sent.__getitem__,
+            {name: log_omega for name, (log_omega, _) in counted.items()},
+            updates.__getitem__,
         )
         prior = step.prior
         penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)

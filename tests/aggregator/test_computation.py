@@ -9,6 +9,7 @@ import pytest
 
 from aggregator.computation import StepResult, step_of
 from aggregator.estimation_messages import NextPrior
+from aggregator.release_figures import release_figures, release_records
 from common.contract.v1 import federation_pb2 as pb
 from common.errors import RejectedError
 from tests.aggregator.centre import Centre, Site, centre_in, scripted
@@ -82,6 +83,8 @@ def test_in_consensus_rounds_a_site_that_is_missing_counts_with_what_it_sent_las
 
     fit(study, east, -0.4)
     from_north = fit(study, north, -0.5)
+    with pytest.raises(RejectedError):
+        fit(study, south, float("nan"))
     second = counted(close(centre, study, 2))
     assert second["north"] == (-0.5, from_north)
     assert second["south"] == (-0.3, from_south)
@@ -92,11 +95,14 @@ def test_in_consensus_rounds_a_site_that_is_missing_counts_with_what_it_sent_las
     assert (step.summary.answered, step.summary.members) == (2, 3)
 
     fit(study, east, -0.6)
-    with pytest.raises(RejectedError):
-        fit(study, south, float("nan"))
     third = counted(close(centre, study, 3))
     assert third["north"] == (-0.5, from_north), "its newest update"
     assert third["south"] == (-0.3, from_south), "one that was refused never counts"
+    (entry,) = (one for one in centre.status(study).history if one.round == 3)
+    assert (entry.answered, entry.absent, entry.members) == (1, 2, 3)
+    with centre.store.reading() as transaction:
+        told = [one.detail for one in transaction.audit.entries() if one.action == "step.computed"]
+    assert [one.get("by_earlier_update", "") for one in told][-3:] == ["", "south", "north, south"]
 
     fit(study, east, -0.7)
     assert counted(close(centre, study, 4)).keys() == {"east"}, "a round under the prior takes what came"
@@ -129,12 +135,36 @@ def test_a_site_that_never_answered_does_not_count(centre: Centre, sites: dict[s
     assert counted(close(centre, study, 1)).keys() == {"east"}
 
 
-def test_an_update_that_retention_has_deleted_counts_no_more(centre: Centre, sites: dict[str, Site]) -> None:
+def test_retention_spares_what_a_consensus_round_may_count_again(
+    centre: Centre, sites: dict[str, Site]
+) -> None:
+    study = in_first_round(centre, sites)
+    digests = {name: fit(study, site, -0.1) for name, site in sites.items()}
+    fit(study, sites["east"], -0.2)
+    from_north = fit(study, sites["north"], -0.2)
+    close(centre, study, 2)
+    assert centre.purge.prune(study.terms.study, keep_rounds=1)
+    assert not centre.store.blobs.has(digests["east"])
+    fit(study, sites["east"], -0.3)
+    third = counted(close(centre, study, 3))
+    assert third["south"] == (-0.1, digests["south"])
+    assert third["north"] == (-0.2, from_north)
+    fit(study, sites["east"], -0.4)
+    close(centre, study, 4)
+    assert centre.purge.prune(study.terms.study, keep_rounds=1)
+    assert not centre.store.blobs.has(digests["south"]), "no later round can count it"
+
+
+def test_a_release_tells_the_updates_that_were_sent_and_not_how_often_they_counted(
+    centre: Centre, sites: dict[str, Site]
+) -> None:
     study = in_first_round(centre, sites)
     for site in sites.values():
         fit(study, site, -0.1)
-    fit(study, sites["east"], -0.2), fit(study, sites["north"], -0.2)
-    assert "south" in counted(close(centre, study, 2))
-    assert centre.purge.prune(study.terms.study, keep_rounds=1)
-    fit(study, sites["east"], -0.3)
-    assert counted(close(centre, study, 3)).keys() == {"east", "north"}
+    for number in (2, 3, 4):
+        fit(study, sites["east"], -0.2)
+        close(centre, study, number)
+    with centre.store.reading() as transaction:
+        records = release_records(transaction, study.terms.study)
+    found = release_figures(study.terms, records, centre.store.blobs, 4)
+    assert (found.sites, found.accepted_updates) == (3, 3 + 1 + 1 + 1)

@@ -84,6 +84,14 @@ def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> N
     assert "Waiting for updates from beta" in text
 
 
+def test_a_round_says_how_many_count_by_an_earlier_update() -> None:
+    study = running_study()
+    study.history[1].absent = 1
+    text = rendered(study_view(study, NOW))
+    assert "3 of 4, 1 by an earlier update" in text
+    assert text.count("earlier update") == 1
+
+
 def test_metrics_by_round_and_refusals_are_shown() -> None:
     text = rendered(study_view(running_study(), NOW))
     assert "0.771" in text

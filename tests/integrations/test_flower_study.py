@@ -22,6 +22,7 @@ from common.tensor_files import encode_tensors
 from integrations.flower.client import make_client_app
 from integrations.flower.grid_nodes import wait_for_nodes
 from integrations.flower.node import simulated_node
+from integrations.flower.outcome import run_told, status_of
 from integrations.flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
 from integrations.flower.server import FAILED, run_settings, run_study
 from integrations.flower.strategy import FedMAP
@@ -151,15 +152,22 @@ def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_
     sites = {site.name for site in study.sites}
 
     def silent(order: Message, reply: Message) -> Message | None:
-        return None if read_order(order.content).task.id in ("round-2", "round-4") else reply
+        task = read_order(order.content).task.id
+        if task == "round-3":
+            kept_before_round_three.extend(sorted(file.name for file in scratch.glob("round-*")))
+        return None if task in ("round-3", "round-4") else reply
 
+    kept_before_round_three: list[str] = []
     nodes[1].spoil = silent
     strategy = train(nodes, terms, scratch)
     first, second, third, last = strategy.rounds
-    (missing,) = second.absent
+    (missing,) = third.absent
     assert first.weights.keys() == second.weights.keys() == third.weights.keys() == sites
-    assert (second.metrics()["answered"], third.metrics()["answered"]) == (len(sites) - 1, len(sites))
-    assert (first.absent, third.absent, last.absent) == ((), (), ())
+    assert (second.metrics()["answered"], third.metrics()["answered"]) == (len(sites), len(sites) - 1)
+    assert (first.absent, second.absent, last.absent) == ((), (), ())
+    told = status_of(strategy, run_told(strategy)).history[2]
+    assert (told.answered, told.absent) == (len(sites) - 1, 1)
+    assert kept_before_round_three == [f"round-2-{site}.safetensors" for site in sorted(sites)]
     assert last.weights.keys() == sites - {missing}, "a round under the prior takes what came"
     assert not list(scratch.glob("round-*")), "no update is kept longer than it can count"
 

@@ -70,6 +70,16 @@ def test_every_kind_of_answer_is_made_with_a_manifest_and_the_study_is_not_touch
     assert (done.rounds, done.peak_bytes > 1 << 20, done.fit.seconds > 0) == (3, True, True)
 
 
+def test_both_kinds_of_rounds_are_rehearsed_where_a_study_has_two(tmp_path: Path) -> None:
+    """The evaluation then has the figures of a model of the site's own, as it will have in the study."""
+    done = Site(tmp_path, BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.5")).rehearse()
+    fits = [one.item.answer().task_id for one in done.answers if one.item.content == "fit"]
+    assert fits == ["round-1", "round-3"]
+    (evaluation,) = (one.item.answer().evaluation for one in done.answers if one.item.content == "evaluation")
+    personal = [score for score in evaluation.scores if score.model == "personal"]
+    assert any(score.HasField("value") for score in personal)
+
+
 def test_a_second_dry_run_takes_the_place_of_the_first(tmp_path: Path) -> None:
     site = Site(tmp_path)
     first, second = site.rehearse(), site.rehearse()

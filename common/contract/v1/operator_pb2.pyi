@@ -523,6 +523,7 @@ class RoundStatus(_message.Message):
     PERSONAL_METRIC_FIELD_NUMBER: _builtins.int
     GLOBAL_METRIC_FIELD_NUMBER: _builtins.int
     CLOSED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     answered: _builtins.int
     """with a weight"""
@@ -536,6 +537,8 @@ class RoundStatus(_message.Message):
     """median over sites, on validation rows"""
     global_metric: _builtins.float
     closed_unix_ms: _builtins.int
+    absent: _builtins.int
+    """of the others: count with an earlier update; in consensus rounds only"""
     def __init__(
         self,
         *,
@@ -549,10 +552,11 @@ class RoundStatus(_message.Message):
         personal_metric: _builtins.float | None = ...,
         global_metric: _builtins.float | None = ...,
         closed_unix_ms: _builtins.int = ...,
+        absent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_global_metric", b"_global_metric", "_loss", b"_loss", "_personal_metric", b"_personal_metric", "_validation_loss", b"_validation_loss", "global_metric", b"global_metric", "loss", b"loss", "personal_metric", b"personal_metric", "validation_loss", b"validation_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_global_metric", b"_global_metric", "_loss", b"_loss", "_personal_metric", b"_personal_metric", "_validation_loss", b"_validation_loss", "answered", b"answered", "closed_unix_ms", b"closed_unix_ms", "global_metric", b"global_metric", "largest_weight", b"largest_weight", "loss", b"loss", "members", b"members", "penalty", b"penalty", "personal_metric", b"personal_metric", "round", b"round", "validation_loss", b"validation_loss"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_global_metric", b"_global_metric", "_loss", b"_loss", "_personal_metric", b"_personal_metric", "_validation_loss", b"_validation_loss", "absent", b"absent", "answered", b"answered", "closed_unix_ms", b"closed_unix_ms", "global_metric", b"global_metric", "largest_weight", b"largest_weight", "loss", b"loss", "members", b"members", "penalty", b"penalty", "personal_metric", b"personal_metric", "round", b"round", "validation_loss", b"validation_loss"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__global_metric: _TypeAlias = _typing.Literal["global_metric"]  # noqa: Y015
     _WhichOneofArgType__global_metric: _TypeAlias = _typing.Literal["_global_metric", b"_global_metric"]  # noqa: Y015

@@ -186,3 +186,30 @@ def test_the_newest_refusals_come_first(store: Store) -> None:
         transaction.refusals.add(RefusalRow("sepsis", "round-1", "leeds", "training", "other", NOW))
         newest = transaction.refusals.newest("stroke", 2)
     assert [row.reason for row in newest] == ["4\N{REPLACEMENT CHARACTER}", "3\N{REPLACEMENT CHARACTER}"]
+
+
+def test_of_each_site_the_newest_accepted_answer_that_has_tensors_is_found(store: Store) -> None:
+    add_study(store)
+    blobs = {content: store.blobs.put(content) for content in (b"1", b"2", b"3")}
+    put = [
+        ("bath", "round-1", "accepted", b"1"),
+        ("bath", "round-2", "accepted", b"2"),
+        ("leeds", "round-1", "accepted", b"3"),
+        ("leeds", "round-2", "rejected", b""),
+        ("york", "round-1", "abstained", b""),
+        ("ely", "round-2", "accepted", b"2"),
+    ]
+    with store.transaction() as transaction:
+        for site, task, status, content in put:
+            digest = blobs.get(content, "")
+            transaction.answers.put(
+                an_answer(site, status, f"{site} {task}".encode(), task=task, tensors_digest=digest)  # type: ignore[arg-type]
+            )
+        newest_first, sites = ("round-2", "round-1"), ("bath", "leeds", "york")
+        found = transaction.answers.newest_accepted("stroke", newest_first, sites)
+        assert [(row.site, row.task) for row in found] == [("bath", "round-2"), ("leeds", "round-1")]
+        transaction.answers.forget_tensors("stroke", newest_first, spared=found[:1])
+        left = transaction.answers.newest_accepted("stroke", newest_first, (*sites, "ely"))
+        assert [(row.site, row.task) for row in left] == [("bath", "round-2")]
+        transaction.answers.forget_tensors("stroke", newest_first)
+        assert transaction.answers.newest_accepted("stroke", newest_first, sites) == ()
