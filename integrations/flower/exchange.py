@@ -1,7 +1,8 @@
 """One step of a study over Flower's grid: whom to ask, and what came of it.
 
 Every reply passes the aggregator's own gate. A node that is silent, fails, or sends what the gate refuses is
-recorded with the reason and left out of this step; the others go on. Whether enough are left is the caller's.
+recorded with the reason and left out of this step; the others go on. Whether enough are left, and whether an
+earlier update counts instead, is the caller's.
 Tensors of accepted answers are files in a scratch folder: the gate reads them as it does in the service.
 """
 
