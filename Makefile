@@ -28,7 +28,7 @@ PREVIOUS ?= b150c9c
 PREVIOUS_HOME := out/previous/$(PREVIOUS)
 # Whose offline kit: site or aggregator.
 ROLE ?= site
-# One thread per process: results are the same bits everywhere, and tests run side by side instead.
+# One thread per process: results do not depend on the number of cores, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
 .PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean

@@ -106,7 +106,7 @@ def keep_freed_memory() -> None:
 
 
 def make_engine(name: EngineName) -> Engine:
-    """One torch thread: results are then the same bits everywhere, and blocks use the cores instead."""
+    """One torch thread: results do not depend on the number of cores, and blocks use the cores instead."""
     torch.set_num_threads(1)
     keep_freed_memory()
     return LoopEngine() if name == "loop" else VectorisedEngine()

@@ -113,7 +113,7 @@ class Site:
 
 
 def compute_on_one_thread() -> None:
-    """Before torch computes: the same bits everywhere, and one core of a shared machine."""
+    """Before torch computes: the same bits for any number of cores, and one core of a shared machine."""
     os.environ["OMP_NUM_THREADS"] = "1"
     from site_agent.local_trainer import use_one_thread
 

@@ -31,7 +31,7 @@ QUIET: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
 }
-"""No report home, no update check, no installing at run time; one thread, for the same bits everywhere."""
+"""No report home, no update check, no installing at run time; one thread: the same bits for any number."""
 LOCAL = "fedmap-local"
 READY_WITHIN_SECONDS = 180
 STOP_WITHIN_SECONDS = 20
