@@ -107,6 +107,12 @@ class Outbox:
         found = [self.find(study, task_id, attempt) for attempt in self._attempts(study, task_id)]
         return tuple(item for item in found if item is not None and item.attempt < before)
 
+    def was_rejected(self, study: str, task_id: str) -> bool:
+        """Whether every fit that was made for a task was kept back by a reviewer."""
+        made = [self.get(item_name(study, task_id, attempt)) for attempt in self._attempts(study, task_id)]
+        fits = [item for item in made if item.content == "fit"]
+        return bool(fits) and all(item.status.state == "rejected" for item in fits)
+
     def get(self, name: str) -> OutboxItem:
         if not is_item_name(name) or not (self._folder / name).is_dir():
             raise NotFoundError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,9 +214,22 @@ class SiteState:
             except OSError as error:
                 raise storage_error(error, path) from error
 
-    def newest_model(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
-        """The newest own model, of a round below `before` where that is given; None: there is none yet."""
-        models = [path for number, path in self._models(study) if before is None or number < before]
+    def newest_model(
+        self,
+        study: str,
+        network: Network,
+        before: int | None = None,
+        passed_over: Callable[[int], bool] = lambda _: False,
+    ) -> OwnModel | None:
+        """The newest own model, of a round below `before` where that is given; None: there is none yet.
+
+        `passed_over` says of which rounds none is taken.
+        """
+        models = [
+            path
+            for number, path in self._models(study)
+            if (before is None or number < before) and not passed_over(number)
+        ]
         if not models:
             return None
         from common.parameter_files import decode_own_model

@@ -115,8 +115,16 @@ class Workplace:
                 reach("agent.training")
 
         before = task.round if task.kind == pb.TASK_KIND_FIT else None
-        own = self._state.newest_model(task.study, model_of(terms.plan).network, before)
+        network = model_of(terms.plan).network
+        own = self._state.newest_model(
+            task.study, network, before, lambda number: self._kept_back(terms, number)
+        )
         return perform(task, terms, dataset, prior, own, self.policy, on_progress)
+
+    def _kept_back(self, terms: StudyTerms, number: int) -> bool:
+        """A consensus round whose answer was rejected: what it added to u_k must not leave later."""
+        consensus = terms.plan.settings.is_consensus(number, terms.rounds)
+        return consensus and self._outbox.was_rejected(terms.study, f"round-{number}")
 
     def read_prior(self, task: pb.Task, terms: StudyTerms) -> PriorFile | None:
         """The prior that was fetched for a task; None where the task has none."""
