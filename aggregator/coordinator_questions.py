@@ -105,6 +105,12 @@ def answer_of(
     return answer.status if answer is not None else ""
 
 
+def norm_of(state: StudyState, site: str) -> float | None:
+    """The length of the parameters that the site gave to the open round; None where it gave none."""
+    answer = state.task.answers.get(site) if state.task is not None else None
+    return answer.norm if answer is not None and answer.status == "accepted" else None
+
+
 def is_late(state: StudyState, site: str, now: int) -> bool:
     """Past the deadline with the task still to do."""
     task = state.task

@@ -133,6 +133,9 @@ def _check_absent(terms: StudyTerms, one: RoundTold, heard: set[str]) -> None:
     _demand(set(one.absent) <= heard.intersection(one.weights), "an absent site counts that sent nothing")
     consensus = terms.plan.settings.is_consensus(one.round, terms.rounds)
     _demand(consensus or not one.absent, "an absent site counts in a round under the prior")
+    _demand(
+        not consensus or heard <= set(one.weights), "a consensus round leaves out a site that sent before"
+    )
 
 
 def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:

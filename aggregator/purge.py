@@ -263,9 +263,9 @@ def _files(record: DeletionRecord) -> int:
 
 
 def _may_count_again(transaction: Transaction, study: Study) -> tuple[AnswerRow, ...]:
-    """What each site sent last, while consensus rounds count it where the site is missing."""
+    """What each site sent last, while consensus rounds to come count it where the site is missing."""
     following = study.state.rounds_done + 1
-    if not study.terms.plan.settings.is_consensus(following, study.terms.rounds):
+    if study.state.over or not study.terms.plan.settings.is_consensus(following, study.terms.rounds):
         return ()
-    rounds = rounds_before(following + 1)
+    rounds = rounds_before(following)
     return transaction.answers.newest_accepted(study.state.study, rounds, participants(study.state))

@@ -112,6 +112,7 @@ def _metric_name(score: pb.SiteScore) -> str:
 
 def _round_row(closed: pb.RoundStatus) -> tuple[object, ...]:
     values = message_json(closed)
+    values["absent"] = " ".join(closed.absent)
     present = ["" if values[name] is None else values[name] for name in _ROUND_COLUMNS[:-1]]
     return (*present, _moment(closed.closed_unix_ms))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aggregator.computation import message_of, step_of
-from aggregator.coordinator_questions import answer_of, is_late, waiting_for
+from aggregator.coordinator_questions import answer_of, is_late, norm_of, waiting_for
 from aggregator.liveness import Presence
 from aggregator.service import Study
 from aggregator.store import AnswerRow, RefusalRow, ResultRow, SiteRow
@@ -81,6 +81,8 @@ def member_status(study: Study, site: str, region: str, seen: Presence | None, n
         late=is_late(state, site, now),
         silent=site in state.silent,
     )
+    if (norm := norm_of(state, site)) is not None:
+        status.norm = norm
     if seen is not None and seen.heard_at and seen.progress.study in ("", state.study):
         status.stage = seen.progress.stage
         status.progress = seen.progress.share
@@ -96,7 +98,7 @@ def _history(results: Iterable[ResultRow]) -> Iterable[pb.RoundStatus]:
         closed = pb.RoundStatus(
             round=summary.round,
             answered=summary.answered,
-            absent=len(step.absent),
+            absent=step.absent,
             members=summary.members,
             penalty=summary.penalty,
             largest_weight=summary.largest_weight,

@@ -177,11 +177,17 @@ def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
             plain(member.site),
             plain(member.region),
             Text(word, style=_STYLES.get(word, "")),
-            f"{plain(member.stage)} {member.progress:.0%}" if word in {"working", "late"} else "",
+            _work(member, word),
             plain(member.reason),
         )
     hidden = len(status.members) - len(shown)
     return [table, Text(f"and {hidden} more", style="dim")] if hidden else [table]
+
+
+def _work(member: pb.MemberStatus, word: str) -> str:
+    if word in {"working", "late"}:
+        return f"{plain(member.stage)} {member.progress:.0%}"
+    return f"norm {member.norm:.4g}" if member.HasField("norm") else ""
 
 
 def _history(status: pb.StudyStatus) -> Table:
@@ -192,7 +198,7 @@ def _history(status: pb.StudyStatus) -> Table:
             table,
             str(closed.round),
             f"{closed.answered} of {closed.members}"
-            + (f", {closed.absent} by an earlier update" if closed.absent else ""),
+            + (f"; {plain(', '.join(closed.absent), 60)} by an earlier update" if closed.absent else ""),
             _number(closed.loss if closed.HasField("loss") else None),
             _number(closed.validation_loss if closed.HasField("validation_loss") else None),
             _number(closed.penalty),

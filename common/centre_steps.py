@@ -44,14 +44,14 @@ def check_step(step: PriorStep) -> None:
     if not (math.isfinite(step.penalty) and math.isfinite(step.convex_penalty)):
         raise TrainingError(
             "the penalty of the next prior is not a finite number",
-            hint="look for the site whose update is far from the others, and revoke it; with a convex prior, "
-            "lower aggregation.psi_learning_rate in the study plan",
+            hint="`status` has the norm of each update: revoke a site that is far from the others; with a "
+            "convex prior, lower aggregation.psi_learning_rate in the study plan",
         )
     buffers = step.prior.buffers
     if not bool(torch.isfinite(buffers.mean).all() and torch.isfinite(buffers.variance).all()):
         raise TrainingError(
             "the pooled batch-norm statistics are not finite",
-            hint="look for the site whose update is far from the others, and revoke it",
+            hint="`status` has the norm of each update: revoke a site that is far from the others",
         )
 
 

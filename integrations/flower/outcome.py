@@ -92,7 +92,7 @@ def status_of(strategy: FedMAP, run: RunTold) -> pb.StudyStatus:
         status.history.add(
             round=note.round,
             answered=len(note.weights) - len(note.absent),
-            absent=len(note.absent),
+            absent=note.absent,
             members=note.members,
             loss=note.loss,
             validation_loss=note.validation_loss,

@@ -11,6 +11,7 @@ from aggregator.computation import StepResult, step_of
 from aggregator.estimation_messages import NextPrior
 from aggregator.release_figures import release_figures, release_records
 from common.contract.v1 import federation_pb2 as pb
+from common.contract.v1 import operator_pb2
 from common.errors import RejectedError
 from tests.aggregator.centre import Centre, Site, centre_in, scripted
 from tests.aggregator.small_study import Small
@@ -99,7 +100,7 @@ def test_in_consensus_rounds_a_site_that_is_missing_counts_with_what_it_sent_las
     assert third["north"] == (-0.5, from_north), "its newest update"
     assert third["south"] == (-0.3, from_south), "one that was refused never counts"
     (entry,) = (one for one in centre.status(study).history if one.round == 3)
-    assert (entry.answered, entry.absent, entry.members) == (1, 2, 3)
+    assert (entry.answered, list(entry.absent), entry.members) == (1, ["north", "south"], 3)
     with centre.store.reading() as transaction:
         told = [one.detail for one in transaction.audit.entries() if one.action == "step.computed"]
     assert [one.get("by_earlier_update", "") for one in told][-3:] == ["", "south", "north, south"]
@@ -153,6 +154,18 @@ def test_retention_spares_what_a_consensus_round_may_count_again(
     close(centre, study, 4)
     assert centre.purge.prune(study.terms.study, keep_rounds=1)
     assert not centre.store.blobs.has(digests["south"]), "no later round can count it"
+
+
+def test_retention_spares_nothing_of_a_study_that_ended_in_its_consensus_rounds(
+    centre: Centre, sites: dict[str, Site]
+) -> None:
+    study = in_first_round(centre, sites)
+    digests = {name: fit(study, site, -0.1) for name, site in sites.items()}
+    fit(study, sites["east"], -0.2)
+    close(centre, study, 2)
+    centre.control(study, operator_pb2.STUDY_ACTION_ABORT)
+    assert centre.purge.prune(study.terms.study, keep_rounds=1)
+    assert not any(centre.store.blobs.has(digest) for digest in digests.values())
 
 
 def test_a_release_tells_the_updates_that_were_sent_and_not_how_often_they_counted(

@@ -9,6 +9,8 @@ import pytest
 
 from common.contract.v1 import operator_pb2 as pb
 from common.errors import NotFoundError, PlanError, RejectedError, StateError
+from common.models import model_of
+from common.parameter_files import decode_parameters
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
 
@@ -125,6 +127,19 @@ def test_a_site_that_fails_is_listed_with_its_reason_and_late_ones_are_named(cen
         "north": ("waiting", True),
         "south": ("waiting", True),
     }
+
+
+def test_the_norm_of_each_update_of_the_open_round_is_told(centre: Centre) -> None:
+    sites = [centre.enrolled(name) for name in ("east", "north", "south")]
+    study = centre.started(*sites, rounds=1)
+    run_until(study, "rounds", *sites)
+    task = sites[0].next_task()
+    assert task is not None
+    answer, tensors = scripted(study, task, "east")
+    sites[0].submit(answer, tensors)
+    length = float(decode_parameters(model_of(study.terms.plan).network, tensors).theta.norm())
+    told = {m.site: m.norm for m in centre.status(study).members if m.HasField("norm")}
+    assert told == {"east": pytest.approx(length, rel=1e-5)}
 
 
 def test_everything_that_was_done_is_in_the_audit_log(centre: Centre) -> None:

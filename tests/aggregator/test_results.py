@@ -69,6 +69,14 @@ def test_rounds_leave_absent_values_empty(tmp_path: Path) -> None:
     assert closed["closed_at"] == "2023-11-14T22:13:20+00:00"
 
 
+def test_a_round_names_who_counted_by_an_earlier_update(tmp_path: Path) -> None:
+    told = study()
+    told.history[0].absent.extend(["north", "south"])
+    write_results(told, TIERS, tmp_path / "out")
+    (closed,) = rows(tmp_path / "out" / "rounds.csv")
+    assert (closed["answered"], closed["absent"]) == ("2", "north south")
+
+
 def test_a_reason_from_a_site_is_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
     write_results(study(), TIERS, tmp_path / "out")
     (refusal,) = rows(tmp_path / "out" / "refusals.csv")

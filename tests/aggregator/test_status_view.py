@@ -84,11 +84,19 @@ def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> N
     assert "Waiting for updates from beta" in text
 
 
-def test_a_round_says_how_many_count_by_an_earlier_update() -> None:
+def test_a_site_that_answered_shows_the_norm_of_its_update() -> None:
     study = running_study()
-    study.history[1].absent = 1
+    study.members[0].norm = 14.0234
+    lines = {line.split()[0]: line for line in rendered(study_view(study, NOW)).splitlines() if line.strip()}
+    assert "norm 14.02" in lines["alpha"]
+    assert not any("norm" in line for site, line in lines.items() if site in ("beta", "gamma", "epsilon"))
+
+
+def test_a_round_says_who_counts_by_an_earlier_update() -> None:
+    study = running_study()
+    study.history[1].absent.append("gamma")
     text = rendered(study_view(study, NOW))
-    assert "3 of 4, 1 by an earlier update" in text
+    assert "3 of 4; gamma by an earlier update" in text
     assert text.count("earlier update") == 1
 
 

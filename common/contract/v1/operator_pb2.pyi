@@ -474,6 +474,7 @@ class MemberStatus(_message.Message):
     SILENT_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    NORM_FIELD_NUMBER: _builtins.int
     site: _builtins.str
     region: _builtins.str
     membership: _builtins.str
@@ -488,6 +489,8 @@ class MemberStatus(_message.Message):
     """no sign of life within the limit"""
     stage: _builtins.str
     progress: _builtins.float
+    norm: _builtins.float
+    """of the parameters that it gave to the open round; far from the others': look at it"""
     def __init__(
         self,
         *,
@@ -500,12 +503,15 @@ class MemberStatus(_message.Message):
         silent: _builtins.bool = ...,
         stage: _builtins.str = ...,
         progress: _builtins.float = ...,
+        norm: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_norm", b"_norm", "norm", b"norm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "late", b"late", "membership", b"membership", "progress", b"progress", "reason", b"reason", "region", b"region", "silent", b"silent", "site", b"site", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_norm", b"_norm", "answer", b"answer", "late", b"late", "membership", b"membership", "norm", b"norm", "progress", b"progress", "reason", b"reason", "region", b"region", "silent", b"silent", "site", b"site", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__norm: _TypeAlias = _typing.Literal["norm"]  # noqa: Y015
+    _WhichOneofArgType__norm: _TypeAlias = _typing.Literal["_norm", b"_norm"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__norm) -> _WhichOneofReturnType__norm | None: ...
 
 Global___MemberStatus: _TypeAlias = MemberStatus  # noqa: Y015
 
@@ -537,8 +543,10 @@ class RoundStatus(_message.Message):
     """median over sites, on validation rows"""
     global_metric: _builtins.float
     closed_unix_ms: _builtins.int
-    absent: _builtins.int
-    """of the others: count with an earlier update; in consensus rounds only"""
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the others: sites that count with an earlier update; in consensus rounds only"""
+
     def __init__(
         self,
         *,
@@ -552,7 +560,7 @@ class RoundStatus(_message.Message):
         personal_metric: _builtins.float | None = ...,
         global_metric: _builtins.float | None = ...,
         closed_unix_ms: _builtins.int = ...,
-        absent: _builtins.int = ...,
+        absent: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_global_metric", b"_global_metric", "_loss", b"_loss", "_personal_metric", b"_personal_metric", "_validation_loss", b"_validation_loss", "global_metric", b"global_metric", "loss", b"loss", "personal_metric", b"personal_metric", "validation_loss", b"validation_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
