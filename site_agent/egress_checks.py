@@ -67,6 +67,8 @@ class AnswerChecks:
         match content:  # (2), (3)
             case pb.FitAnswer():
                 content = self._fit(content)
+                if work.model is not None and not work.model.is_personal:
+                    self._note("consensus round", True, "", "the tensors are θ_k + u_k, one vector")
                 tensors = self._protected(tensors, prior)
             case pb.RuleAnswer():
                 content = self._rule(content)

@@ -255,6 +255,7 @@ def test_in_a_consensus_round_the_model_leaves_with_its_multiplier_and_the_clip_
     assert torch.allclose(work.model.multiplier, step, atol=1e-6), "the first step"
     left = decode_parameters(network, item.tensors_path).theta - mu
     assert torch.allclose(left, 2 * step, atol=1e-6)
+    assert "θ_k + u_k" in item.manifest_text(), "the reviewer is told what the vector is"
 
     bench = Bench(tmp_path / "clipping", terms, automatic(clip_norm=0.01))
     item, clipped = go(bench, task(pb.TASK_KIND_FIT, 1))
