@@ -128,16 +128,15 @@ class AnswerRecords:
 
         An answer whose tensors were forgotten counts as none.
         """
-        chosen = select(answers).where(
-            answers.c.study == study,
-            answers.c.task.in_(newest_first),
-            answers.c.site.in_(sites),
-            answers.c.status == "accepted",
-            answers.c.tensors_digest != "",
-        )
-        rows = [_answer(row) for row in self._connection.execute(chosen)]
-        rows.sort(key=lambda row: newest_first.index(row.task), reverse=True)
-        newest = {row.site: row for row in rows}
+        newest: dict[str, AnswerRow] = {}
+        for task in newest_first:
+            missing = set(sites) - newest.keys()
+            if not missing:
+                break
+            chosen = _answers_to(study, task).where(
+                answers.c.site.in_(missing), answers.c.status == "accepted", answers.c.tensors_digest != ""
+            )
+            newest |= {row.site: row for row in map(_answer, self._connection.execute(chosen))}
         return tuple(newest[site] for site in sorted(newest))
 
     def forget_tensors(self, study: str, tasks: Collection[str], spared: Collection[AnswerRow] = ()) -> None:
