@@ -15,7 +15,7 @@ from common.contract.v1 import federation_pb2 as pb
 from common.digests import sha256_hex
 from common.errors import ConflictError, RejectedError, TrainingError, UnreachableError
 from common.models import model_of
-from common.parameter_files import decode_parameters, decode_prior
+from common.parameter_files import decode_parameters, decode_prior, named_parameters
 from common.run_folder import read_run
 from common.study_terms import StudyTerms
 from common.tensor_files import encode_tensors
@@ -74,7 +74,7 @@ def update_with(terms: StudyTerms, value: float, shape: tuple[int, ...] | None =
     def change(order: Message, reply: Message) -> Message:
         network = model_of(terms.plan).network
         found = decode_parameters(network, read_reply(reply.content).tensors)
-        named = dict(network.spec.to_mapping(found.theta.clone()))
+        named = dict(named_parameters(network, found))
         first = next(iter(named))
         named[first] = torch.full(shape or tuple(named[first].shape), value)
         return with_tensors(reply, order, encode_tensors(named))
@@ -172,19 +172,26 @@ def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_
     assert not list(scratch.glob("round-*")), "no update is kept longer than it can count"
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6], ids=["nan", "infinite", "far too large"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(np.nan, "not finite"), (np.inf, "not finite"), (1e6, "norm is over")],
+    ids=["nan", "infinite", "far too large"],
+)
 def test_an_update_of_rubbish_is_left_out_of_its_round_alone(
-    value: float, terms: StudyTerms, nodes: Nodes, tmp_path: Path
+    value: float, reason: str, terms: StudyTerms, nodes: Nodes, tmp_path: Path
 ) -> None:
     nodes[2].spoil = update_with(terms, value)
     strategy = train(nodes, terms, tmp_path)
     assert refusals(strategy) == [("b", "round-1", "rejected")]
+    assert reason in strategy.refused[0].reason
     assert [sorted(note.weights) for note in strategy.rounds] == [["a", "c"], ["a", "b", "c"]]
 
 
 def test_an_update_of_another_shape_is_left_out(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:
     nodes[2].spoil = update_with(terms, 0.0, (2, 2))
-    assert refusals(train(nodes, terms, tmp_path)) == [("b", "round-1", "rejected")]
+    strategy = train(nodes, terms, tmp_path)
+    assert refusals(strategy) == [("b", "round-1", "rejected")]
+    assert "shape" in strategy.refused[0].reason
 
 
 def test_tensors_that_changed_on_the_way_are_left_out(
