@@ -6,16 +6,20 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aggregator.cli_flower import import_flower_command
+from common.bundles.manifest import MANIFEST
 from common.errors import FedmapError
+from integrations.flower.records import read_order
 from integrations.flower.server import run_study
 from tests.forked_programs import run_forked
 from tests.integrations.conftest import ROUNDS, GridInHand, in_flower, nodes_of, terms_of
+from tests.lab.conftest import BINARY_PLAN
 from tests.services.studies import SmallStudy, small_study
 
 
@@ -138,6 +142,43 @@ def test_a_folder_that_was_changed_is_not_released(
     with pytest.raises(FedmapError) as refused:
         import_flower_command(out, config=centre / "aggregator.toml")
     assert reason in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def finished_without_a_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three consensus rounds and one under the prior; a node missed the second."""
+    folder = tmp_path_factory.mktemp("consensus")
+    plan = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.75")
+    study = small_study(folder / "study", plan.replace('name = "toy"', 'name = "toy-consensus"'), rounds=4)
+    terms = terms_of(study)
+    in_flower()
+    nodes = nodes_of(study, terms, folder)
+    nodes[1].spoil = lambda order, reply: None if read_order(order.content).task.id == "round-2" else reply
+    settings = {"terms": terms.to_json(), "sites": 3, "out": str(folder / "out")}
+    run_study(GridInHand(nodes), settings)
+    return folder / "out"
+
+
+def test_a_release_does_not_count_an_update_again_that_stood_for_a_missing_node(
+    finished_without_a_node: Path, centre: Path, tmp_path: Path
+) -> None:
+    import_flower_command(finished_without_a_node, to=tmp_path, config=centre / "aggregator.toml")
+    with zipfile.ZipFile(tmp_path / "toy-consensus-t2-1.fedmap") as bundle:
+        lineage = json.loads(bundle.read(MANIFEST))["lineage"]
+    assert (lineage["sites"], lineage["accepted_updates"]) == (3, 3 + 2 + 3 + 3)
+
+
+def test_a_run_in_which_too_few_nodes_answered_a_round_is_not_released(
+    finished_without_a_node: Path, centre: Path, tmp_path: Path
+) -> None:
+    """Two of three are the quorum: who counts with an earlier update did not answer."""
+    out = shutil.copytree(finished_without_a_node, tmp_path / "out")
+    run = json.loads((out / "run.json").read_text())
+    assert run["rounds"][1]["absent"] == ["a"]
+    run["rounds"][1]["absent"] = ["a", "b"]
+    (out / "run.json").write_text(json.dumps(run))
+    with pytest.raises(FedmapError, match="a round is below the plan's quorum"):
+        import_flower_command(out, config=centre / "aggregator.toml")
 
 
 def test_a_folder_without_a_complete_run_is_refused(centre: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from common.run_folder import read_run
 from common.study_terms import StudyTerms
 from common.tensor_files import encode_tensors
 from integrations.flower.client import make_client_app
+from integrations.flower.exchange import Exchange, Member, Question, Step
 from integrations.flower.grid_nodes import wait_for_nodes
 from integrations.flower.node import simulated_node
 from integrations.flower.outcome import run_told, status_of
@@ -170,6 +173,43 @@ def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_
     assert kept_before_round_three == [f"round-2-{site}.safetensors" for site in sorted(sites)]
     assert last.weights.keys() == sites - {missing}, "a round under the prior takes what came"
     assert not list(scratch.glob("round-*")), "no update is kept longer than it can count"
+
+
+def test_the_norm_that_updates_are_held_to_is_of_those_that_came_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier update that stands for a missing node says nothing of the cohort's norm."""
+    study = consensus_study(tmp_path / "study")
+    terms = terms_of(study)
+    nodes = nodes_of(study, terms, tmp_path)
+    held_to: dict[str, float | None] = {}
+    found: dict[str, list[float]] = {}
+    judge = Exchange.judge
+
+    def noting(
+        exchange: Exchange,
+        question: Question,
+        asked: Mapping[int, Member | None],
+        replies: Iterable[Message],
+        cohort_norm: float | None = None,
+    ) -> Step:
+        step = judge(exchange, question, asked, replies, cohort_norm)
+        held_to[question.id] = cohort_norm
+        found[question.id] = [one.norm for one in step.accepted.values() if one.norm is not None]
+        return step
+
+    def large_and_then_missing(order: Message, reply: Message) -> Message | None:
+        if read_order(order.content).task.id == "round-2":
+            return None
+        return update_with(terms, 1.0)(order, reply)
+
+    monkeypatch.setattr(Exchange, "judge", noting)
+    nodes[1].spoil = large_and_then_missing
+    strategy = train(nodes, terms, tmp_path)
+    assert strategy.rounds[1].absent == ("a",)
+    assert held_to["round-3"] == median_low(found["round-2"])
+    with_the_missing = [max(found["round-1"]), *found["round-2"]]
+    assert held_to["round-3"] != median_low(with_the_missing), "the test could not tell them apart"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.algorithm.aggregation import Load, PriorStep, next_prior
 from common.algorithm.network import Network
+from common.algorithm.parameters import ParameterSpec
 from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.settings import PriorSettings
+from common.algorithm.settings import AggregationSettings, PriorSettings
 from common.errors import DataError, NotFoundError, TrainingError
 from common.plan import parse_plan
 from common.study_terms import StudyTerms
@@ -28,6 +30,7 @@ from tests.aggregator.commands import agent
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, write_site
 
 POLICY = SitePolicy(min_rows=10, min_events=0)
+TWO_KINDS = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.5")
 
 
 class Site:
@@ -72,12 +75,39 @@ def test_every_kind_of_answer_is_made_with_a_manifest_and_the_study_is_not_touch
 
 def test_both_kinds_of_rounds_are_rehearsed_where_a_study_has_two(tmp_path: Path) -> None:
     """The evaluation then has the figures of a model of the site's own, as it will have in the study."""
-    done = Site(tmp_path, BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.5")).rehearse()
+    done = Site(tmp_path, TWO_KINDS).rehearse()
     fits = [one.item.answer().task_id for one in done.answers if one.item.content == "fit"]
     assert fits == ["round-1", "round-3"]
     (evaluation,) = (one.item.answer().evaluation for one in done.answers if one.item.content == "evaluation")
     personal = [score for score in evaluation.scores if score.model == "personal"]
     assert any(score.HasField("value") for score in personal)
+
+
+def test_the_last_round_is_rehearsed_from_the_prior_that_the_first_one_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the study, ψ rests in the consensus round and learns in the round under the prior."""
+    steps: list[tuple[Prior, Prior]] = []
+
+    def noting(
+        spec: ParameterSpec,
+        settings: PriorSettings,
+        aggregation: AggregationSettings,
+        prior: Prior,
+        log_omega: Mapping[str, float],
+        load: Load,
+    ) -> PriorStep:
+        step = next_prior(spec, settings, aggregation, prior, log_omega, load)
+        steps.append((prior, step.prior))
+        return step
+
+    monkeypatch.setattr("site_agent.dry_run.next_prior", noting)
+    Site(tmp_path, TWO_KINDS).rehearse()
+    (before, between), (again, after) = steps
+    assert again is between
+    assert not torch.equal(between.mu, before.mu)
+    assert torch.equal(between.psi, before.psi)
+    assert not torch.equal(after.psi, between.psi)
 
 
 def test_a_second_dry_run_takes_the_place_of_the_first(tmp_path: Path) -> None:

@@ -165,6 +165,25 @@ def test_validation_scores_come_every_few_rounds_and_at_both_ends(
     assert all(isinstance(result_of(score), Metric) for score in scores)
 
 
+def test_a_consensus_round_scores_the_sites_model_and_not_what_it_sends(tmp_path: Path) -> None:
+    plan = terms_of().plan
+    plan = plan.model_copy(update={"training": replace(plan.training, consensus_share=0.75)})
+    bench = Bench(tmp_path, StudyTerms.of_plan(plan, seed=5))
+    start, scaler = bench.prior().prior, bench.prior().scaler
+    work = fit(bench, 2, OwnModel(SiteParameters(start.mu, start.buffers), -3 * start.mu))
+    assert isinstance(work.content, pb.FitAnswer)
+    assert work.model is not None
+    model, data = model_of(plan), scale_dataset(plan, bench.dataset(), scaler)
+
+    def on_validation_rows(parameters: SiteParameters) -> list[MetricResult]:
+        rule = local_rule(plan, model, parameters, data.train, data.validation)
+        return list(score(plan, model, parameters, rule, data.validation, data.train, [plan.task.metric]))
+
+    personal = [result_of(one) for one in work.content.validation_scores if one.model == "personal"]
+    assert personal == on_validation_rows(work.model.parameters)
+    assert personal != on_validation_rows(work.model.update), "the test could not tell them apart"
+
+
 def test_a_round_done_again_gives_the_same_bytes(tmp_path: Path) -> None:
     first = fit(Bench(tmp_path), 1)
     again = fit(Bench(tmp_path), 1)

@@ -78,6 +78,12 @@ def test_a_fit_starts_where_the_plan_says(number: int, start: StartRule, expecte
     assert values(this.task(PRIOR, None, ROWS, ROWS, 0).theta) == [1.0, 2.0], "nothing of its own yet"
 
 
+@pytest.mark.parametrize("number", [2, 3], ids=["consensus", "under the prior"])
+def test_a_fit_starts_at_the_sites_model_and_not_at_what_it_sent(number: int) -> None:
+    kept = own([9.0, 9.0], [0.5, -1.0])
+    assert values(in_round(number, "local").task(PRIOR, kept, ROWS, ROWS, 0).theta) == [9.0, 9.0]
+
+
 def test_a_consensus_fit_is_pulled_to_mu_less_its_multiplier() -> None:
     """Against autograd on α‖θ − μ + u‖², with what a task really carries."""
     this = in_round(2)

@@ -119,6 +119,13 @@ def test_a_site_that_fails_in_every_round_under_the_prior_has_no_model_of_its_ow
     assert seen[-1].personal.keys() - trained.personal.keys() == {f"site-{ROWS[0]}"}
 
 
+def test_a_site_that_fails_counts_in_a_consensus_round_and_not_under_the_prior() -> None:
+    _, trained = consensus_rounds(Unreliable(ROWS[0], (30, 31)))
+    last_consensus, under_the_prior = trained.history[-2:]
+    assert last_consensus.weights.keys() == {f"site-{rows}" for rows in ROWS}
+    assert under_the_prior.weights.keys() == {f"site-{ROWS[1]}"}
+
+
 @pytest.mark.parametrize("absences", [(2, 3, 5, 7), (11, 12, 20, 29, 30)], ids=["early", "late"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_site_that_misses_consensus_rounds_does_not_throw_the_others_off(
