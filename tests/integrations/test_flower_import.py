@@ -168,6 +168,20 @@ def test_a_release_does_not_count_an_update_again_that_stood_for_a_missing_node(
     assert (lineage["sites"], lineage["accepted_updates"]) == (3, 3 + 2 + 3 + 3)
 
 
+def test_a_run_whose_consensus_round_drops_a_node_is_not_released(
+    finished_without_a_node: Path, centre: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(finished_without_a_node, tmp_path / "out")
+    run = json.loads((out / "run.json").read_text())
+    dropped = run["rounds"][1]
+    assert dropped["absent"] == ["a"]
+    share = dropped["weights"].pop("a")
+    dropped.update(absent=[], weights={site: one / (1 - share) for site, one in dropped["weights"].items()})
+    (out / "run.json").write_text(json.dumps(run))
+    with pytest.raises(FedmapError, match="leaves out a site that sent before"):
+        import_flower_command(out, config=centre / "aggregator.toml")
+
+
 def test_a_run_in_which_too_few_nodes_answered_a_round_is_not_released(
     finished_without_a_node: Path, centre: Path, tmp_path: Path
 ) -> None:
