@@ -55,6 +55,8 @@ class Study:
 
 
 OnRound = Callable[[int], None]
+LEAST_LOOKS = 5
+"""Points of a curve, where there are as many rounds."""
 
 
 def simulate(
@@ -67,10 +69,12 @@ def simulate(
 ) -> Study:
     """Run the three tiers."""
     curve: list[CurvePoint] = []
+    # A run of few rounds is looked at more often than the plan says: two points make no curve.
+    every = min(federation.plan.rounds.evaluate_every, max(1, rounds // LEAST_LOOKS))
 
     def watch(progress: Progress) -> None:
         number = progress.record.round
-        if number % federation.plan.rounds.evaluate_every == 0 or number in (1, rounds):
+        if number % every == 0 or number in (1, rounds):
             curve.append(_curve_point(federation, progress))
         on_round(number)
 

@@ -71,6 +71,20 @@ def test_baselines_run_on_the_same_federation(
     assert (study.trained.prior is None) == (method == "individual")
 
 
+@pytest.mark.parametrize(
+    ("rounds", "looked_at"), [(4, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5]), (12, [1, 2, 4, 6, 8, 10, 12])]
+)
+def test_a_short_run_is_looked_at_more_often_than_the_plan_says(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, rounds: int, looked_at: list[int]
+) -> None:
+    """The plan says every third round."""
+    rarely = binary_plan.model_copy(
+        update={"rounds": binary_plan.rounds.model_copy(update={"evaluate_every": 3})}
+    )
+    study = run(rarely, make_cohort({"one": (1, 80), "two": (1, 80)}), rounds=rounds)
+    assert [point.round for point in study.curve] == looked_at
+
+
 def test_the_loss_falls_over_the_rounds(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
     history = run(binary_plan, make_cohort(SITES), rounds=6).trained.history
     assert [record.round for record in history] == [1, 2, 3, 4, 5, 6]
