@@ -1,4 +1,8 @@
-"""FedMAP: local MAP estimation under a learned convex prior; the paper's algorithms for T1, T2 and T3."""
+"""FedMAP: local MAP estimation under a learned convex prior; the paper's algorithms for T1, T2 and T3.
+
+F. Zhang, D. Kreuter, C. Esteve-Yagüe, S. Dittmer, and others, M. Roberts. FedMAP: Personalised Federated
+Learning for Real Large-Scale Healthcare Systems. Where this departs from it: docs/mathematics.md.
+"""
 
 from __future__ import annotations
 
