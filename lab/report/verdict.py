@@ -103,47 +103,71 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     """FedMAP and the best of the others, with what the paired test says of the two."""
     ours, theirs = fedmap.ranked or 0.0, rival.ranked or 0.0
     paired = rival.against_fedmap
+    ahead = ""
     if round(ours, 3) == round(theirs, 3):
         first = f"FedMAP and {shown(rival.method).label} have the same median ({ours:.3f})"
     elif closeness(metric, ours) > closeness(metric, theirs):
+        ahead = FEDMAP
         first = f"FedMAP came first (median {ours:.3f}), ahead of {_figure(rival)}"
     else:
+        ahead = rival.method
         first = f"FedMAP did not come first: {_figure(rival)} is ahead of its {ours:.3f}"
     if paired is None:
         return first + "; the two share no site, so they cannot be tested."
     if paired.p_holm is None:
         return f"{first}; with {counted(paired.sites, 'site')} no test can tell this from chance."
+    lean = _lean(paired, ahead)
     if not paired.can_tell:
         return (
-            f"{first}; with {counted(paired.sites, 'site')} and so many methods to correct for, no test can "
-            "tell this from chance."
+            f"{first}{lean}; with {counted(paired.sites, 'site')} and so many methods to correct for, no "
+            "test can tell this from chance."
         )
     if paired.p_holm >= LEVEL:
         sure = p_words(paired.p_holm)
-        return f"{first}; the difference may be chance ({sure}): the two are statistically level."
+        return (
+            f"{first}{lean}; the difference may be chance ({sure}): the two cannot be told apart with these "
+            "sites."
+        )
     return (
-        f"{first}; paired over {counted(paired.sites, 'site')}, {shown(paired.favours).label} is better "
+        f"{first}; paired over {counted(paired.sites, 'site')}, {_named(paired.favours)} is better "
         f"beyond chance ({p_words(paired.p_holm)})."
     )
 
 
+def _lean(paired: PairedResult, ahead: str) -> str:
+    """Whom the pairs favour, where the medians or the median gain point to another; more is not claimed."""
+    if not paired.favours or {ahead, _gainer(paired) or paired.favours} == {paired.favours}:
+        return ""
+    return f", while the pairs lean to {_named(paired.favours)}"
+
+
+def _gainer(paired: PairedResult) -> str:
+    """By the median gain alone; neither where it is zero."""
+    gain = paired.median_gain
+    return paired.method if gain > 0 else paired.reference if gain < 0 else ""
+
+
+def _named(method: str) -> str:
+    return "training alone" if method == ALONE else shown(method).label
+
+
 def _alone(paired: PairedResult) -> str:
+    """The median gain says how much, the test whom the pairs favour: the two need not point the same way."""
     better = round(paired.improved * paired.sites)
-    change = (
-        "gained"
-        if paired.median_gain > 0
-        else "lost"
-        if paired.median_gain < 0
-        else "neither gained nor lost"
+    change = {paired.method: "gained", paired.reference: "lost"}.get(
+        _gainer(paired), "neither gained nor lost"
     )
-    amount = f" {abs(paired.median_gain):.3f}" if paired.median_gain else ""
+    size = abs(paired.median_gain)
+    amount = "" if not size else f" {size:.3f}" if round(size, 3) else " less than 0.001"
     said = (
         f"Against training alone, sites {change}{amount} at the median, {better} of {paired.sites} did better"
     )
     if paired.p_holm is None or not paired.can_tell:
         return said + "."
-    sure = "beyond chance" if paired.p_holm < LEVEL else "possibly by chance"
-    return f"{said}, {sure} ({p_words(paired.p_holm)})."
+    sure = p_words(paired.p_holm)
+    if paired.p_holm < LEVEL:
+        return f"{said}; paired, {_named(paired.favours)} is better beyond chance ({sure})."
+    return f"{said}{_lean(paired, _gainer(paired))}, which may be chance ({sure})."
 
 
 def _variants(metric: str, tier: TierStatistics, fedmap: MethodAtTier) -> list[str]:
@@ -167,11 +191,10 @@ def _sure_of_variant(paired: PairedResult | None) -> str:
     """A variant cannot win, so its p is not corrected: that can only make it look surer than it is."""
     if paired is None or paired.p is None:
         return ", which may be chance"
-    if paired.favours == FEDMAP:
-        chance = "" if paired.p < LEVEL else ", which may be chance"
-        return f"; paired over sites, FedMAP is favoured ({p_words(paired.p)}, not corrected{chance})"
     if paired.p >= LEVEL:
-        return f", which may be chance ({p_words(paired.p)}, not corrected)"
+        return f"; paired over sites, no difference is shown ({p_words(paired.p)}, not corrected)"
+    if paired.favours == FEDMAP:
+        return f"; paired over sites, FedMAP is favoured ({p_words(paired.p)}, not corrected)"
     return f", and the pairs favour it as well ({p_words(paired.p)}, not corrected)"
 
 

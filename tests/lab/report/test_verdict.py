@@ -39,7 +39,7 @@ def test_a_win_is_a_win_only_with_what_the_test_says(tmp_path: Path) -> None:
     assert "FedMAP came first (median 0.715), ahead of FedAvg" in said
     assert "FedMAP is better beyond chance" in said
     assert "sites gained 0.0" in said
-    assert "14 of 14 did better, beyond chance" in said
+    assert "14 of 14 did better; paired, FedMAP is better beyond chance" in said
 
 
 def test_a_loss_is_said_as_plainly(tmp_path: Path) -> None:
@@ -47,12 +47,66 @@ def test_a_loss_is_said_as_plainly(tmp_path: Path) -> None:
     assert "FedMAP did not come first: FedAvg" in said
     assert "FedAvg is better beyond chance" in said
     assert "sites lost 0.0" in said
-    assert "0 of 14 did better" in said
+    assert "0 of 14 did better; paired, training alone is better beyond chance" in said
 
 
-def test_a_difference_that_may_be_chance_is_called_level(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gains", "change"),
+    [
+        ([0.001 + 1e-5 * n for n in range(22)] + [-0.05 - 1e-4 * n for n in range(18)], "gained 0.001"),
+        ([-0.01 - 1e-4 * n for n in range(16)] + [0.0] * 24, "neither gained nor lost"),
+        (
+            [1e-5 + 1e-6 * n for n in range(22)] + [-0.05 - 1e-4 * n for n in range(18)],
+            "gained less than 0.001",
+        ),
+    ],
+)
+def test_who_is_better_than_training_alone_is_said_by_the_test_and_not_by_the_median_gain(
+    tmp_path: Path, gains: list[float], change: str
+) -> None:
+    said = judge_gains(tmp_path, "individual", gains)
+    assert f"Against training alone, sites {change} at the median" in said
+    assert "; paired, training alone is better beyond chance (p" in said
+
+
+def test_pairs_that_lean_away_from_the_gain_over_training_alone_are_named_as_chance(tmp_path: Path) -> None:
+    gains = [0.001 + 1e-5 * n for n in range(22)] + [-0.05 - 1e-4 * n for n in range(14)]
+    said = judge_gains(tmp_path, "individual", gains)
+    assert "22 of 36 did better, while the pairs lean to training alone, which may be chance (p" in said
+
+
+def test_pairs_that_lean_away_from_the_medians_are_named_as_chance(tmp_path: Path) -> None:
+    gains = [0.001 + 1e-5 * n for n in range(22)] + [-0.05 - 1e-4 * n for n in range(14)]
+    said = judge_gains(tmp_path, "fedavg", gains)
+    assert "FedMAP came first" in said
+    assert "while the pairs lean to FedAvg; the difference may be chance (p" in said
+
+
+def test_pairs_that_lean_away_from_the_medians_are_named_where_no_test_can_succeed(tmp_path: Path) -> None:
+    few = NAMES[:7]
+    gains = (0.001, 0.0011, 0.0012, 0.0013, -0.05, -0.051, -0.052)
+    values = {m: dict.fromkeys(few, (0.6,)) for m in ("individual", "fedprox", "ditto")}
+    values |= {"fedavg": dict.fromkeys(few, (0.7,))}
+    values |= {"fedmap": {name: (0.7 + gain,) for name, gain in zip(few, gains, strict=True)}}
+    said = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values)).tiers[0][1]
+    assert "ahead of FedAvg (0.700), while the pairs lean to FedAvg; with 7 sites" in said
+
+
+def judge_gains(folder: Path, reference: str, gains: list[float]) -> str:
+    """FedMAP against one other method, which has 0.7 everywhere."""
+    names = [f"s{number:02}" for number in range(len(gains))]
+    values = {
+        reference: dict.fromkeys(names, (0.7,)),
+        "fedmap": {name: (0.7 + gain,) for name, gain in zip(names, gains, strict=True)},
+    }
+    return judge_made(folder, MadeOut({name: MadeSite() for name in names}, values)).tiers[0][1]
+
+
+def test_a_difference_that_may_be_chance_is_not_called_equality(tmp_path: Path) -> None:
     said = verdict(tmp_path, fedavg=shifted(0.02, 0.05), fedmap=shifted(0.021, -0.04)).tiers[0][1]
-    assert "statistically level" in said
+    assert "the two cannot be told apart with these sites" in said
+    assert "level" not in said
+    assert "the pairs lean" not in said, "they point where the medians do"
 
 
 def test_where_most_sites_tie_the_test_and_not_the_median_gain_says_who_is_better(tmp_path: Path) -> None:
@@ -71,15 +125,25 @@ def test_a_variant_with_a_better_median_is_not_hidden(tmp_path: Path) -> None:
 
 
 def test_a_variant_with_a_better_median_whose_pairs_favour_fedmap_is_said_so(tmp_path: Path) -> None:
-    variant = shifted(-0.004)
+    variant = shifted(-0.008)
     variant |= {name: (ALONE[name] + 0.0045,) for name in NAMES[6:8]}  # the two in the middle
     said = verdict(tmp_path, fedmap=shifted(0.0), fedmap_quadratic=variant).tiers[0][1]
     assert "FedMAP (quadratic) has the better median" in said
-    assert "paired over sites, FedMAP is favoured" in said
+    assert "paired over sites, FedMAP is favoured (p < 0.001, not corrected)" in said
+
+
+def test_a_variant_with_a_better_median_and_pairs_that_may_be_chance_favours_nobody(tmp_path: Path) -> None:
+    variant = shifted(-0.004) | {
+        name: (ALONE[name] + 0.0045,) for name in NAMES[6:8]
+    }  # the two in the middle
+    said = verdict(tmp_path, fedmap=shifted(0.0), fedmap_quadratic=variant).tiers[0][1]
+    assert "FedMAP (quadratic) has the better median" in said
+    assert "paired over sites, no difference is shown (p = " in said
+    assert "is favoured" not in said
 
 
 @pytest.mark.parametrize(("sites", "possible"), [(6, False), (8, True)])
-def test_a_test_that_the_correction_makes_hopeless_is_not_called_level(
+def test_a_test_that_the_correction_makes_hopeless_is_called_so(
     tmp_path: Path, sites: int, possible: bool
 ) -> None:
     few = NAMES[:sites]
@@ -87,7 +151,7 @@ def test_a_test_that_the_correction_makes_hopeless_is_not_called_level(
     values = {m: {n: (ALONE[n] + s + 0.001 * i,) for i, n in enumerate(few)} for m, s in shifts.items()}
     found = judge_made(tmp_path, MadeOut({name: MadeSite() for name in few}, values))
     said = found.tiers[0][1]
-    assert "statistically level" not in said
+    assert "cannot be told apart" not in said
     assert ("no test can tell this from chance" in said) is not possible
     assert ("better beyond chance" in said) is possible
     hopeless = any("no test between methods can succeed" in caveat for caveat in found.caveats)
