@@ -163,8 +163,9 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
     tiers = [tier for tier in (1, 2, 3) if any(b.tier == tier for b in facts.calibration)]
     if facts.description.task == "multiclass":
         return NoPicture(name, title, "A task with more than two classes has no single risk to calibrate.")
+    missing = _uncalibrated(facts, tiers)
     if not tiers:
-        return NoPicture(name, title, "No tier has calibration bins in this folder.")
+        return NoPicture(name, title, f"No tier has calibration bins in this folder.{missing}")
     side = 3.9 if len(tiers) == 1 else 3.2  # of a panel with its labels
     figure = new_figure(side + 0.95, width=side * len(tiers))
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
@@ -191,7 +192,26 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
         "below it overestimated. Patients of a tier's sites in bins of similar risk, bins with small counts "
         "joined; bars: 95 % intervals, first seed."
     )
-    return Picture(name, title, caption, figure)
+    return Picture(name, title, caption + missing, figure)
+
+
+def _uncalibrated(facts: Facts, tiers: Sequence[int]) -> str:
+    """Tiers that have sites and no panel, and why: as far as the folder tells."""
+    measured = {tier for tier, _, _ in facts.values}
+    said = ""
+    for tier in (1, 2, 3):
+        if not facts.tier(tier) or tier in tiers:
+            continue
+        why = "no model could be measured there"
+        if tier in measured:
+            why = (
+                "at each of its sites the test patients with or without the outcome are fewer than "
+                f"{facts.description.plan.limits.min_cell}, even with all bins joined, and are not shown"
+            )
+            if facts.description.task == "cox":
+                why += ", or no model there gives a risk at the horizon"
+        said += f" No panel for T{tier}: {why}."
+    return said
 
 
 def _calibrated(facts: Facts, statistics: Statistics, tier: int) -> list[ShownMethod]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -198,17 +199,16 @@ def _rings(axes: PolarAxes, most: float, sites: list[SiteFact], angle: float) ->
 
 
 def draw_weights(facts: Facts) -> Drawn:
-    """ω̄ of each T1 site in FedMAP's last global model, beside its share of the patients."""
+    """ω̄ of each T1 site in FedMAP's last global model, beside its share of the patients where all sizes are
+    known."""
     name, title = "weights", "Weight ω of each site in the global model"
     weights = facts.weights.get(FEDMAP)
     if not weights:
         return NoPicture(name, title, "FedMAP was not run here, so there are no weights ω to show.")
     if len(weights) == 1:
         return NoPicture(name, title, "Only one site trained: it has all the weight.")
-    rows = {site.name: site.rows for site in facts.sites if site.name in weights}
-    total = sum(rows.values()) or 1  # every part may be too small to be told
     ordered = sorted(weights, key=lambda site: -weights[site])
-    shares = [rows.get(site, 0) / total for site in ordered]
+    shares, why_none = _patient_shares(facts, ordered)
     colour = shown(FEDMAP).colour
     places = np.arange(1, len(ordered) + 1)
     if len(ordered) <= _LABELLED:
@@ -216,7 +216,8 @@ def draw_weights(facts: Facts) -> Drawn:
         axes = figure.subplots()
         style(axes, x="share (%)", grid="x")
         axes.barh(places, [100 * weights[s] for s in ordered], height=0.66, color=colour, label="weight ω")
-        axes.scatter([100 * s for s in shares], places, marker="D", s=26, color=INK, zorder=3)
+        if shares:
+            axes.scatter([100 * s for s in shares], places, marker="D", s=26, color=INK, zorder=3)
         axes.set_yticks(places, [shortened(site) for site in ordered])
         axes.set_ylim(len(ordered) + 0.6, 0.4)
     else:
@@ -225,14 +226,32 @@ def draw_weights(facts: Facts) -> Drawn:
         style(axes, x="sites, from the largest weight to the smallest", y="share (%)")
         axes.fill_between(places, [100 * weights[s] for s in ordered], step="mid", color=colour, alpha=0.85)
         axes.bar([0], [0], color=colour, label="weight ω")
-        axes.scatter(places, [100 * s for s in shares], marker="D", s=7, color=INK, zorder=3, alpha=0.8)
+        if shares:
+            axes.scatter(places, [100 * s for s in shares], marker="D", s=7, color=INK, zorder=3, alpha=0.8)
         axes.set_ylim(bottom=0)
         axes.set_xlim(0.5, len(ordered) + 0.5)
-    axes.scatter([], [], marker="D", s=26, color=INK, label="share of the T1 patients")
+    if shares:
+        axes.scatter([], [], marker="D", s=26, color=INK, label="share of these sites' patients")
     figure.legend(loc="outside upper right", ncols=2)
-    caption = (
-        "How much each site counts in FedMAP's global model after the last round (mean over seeds); where "
-        "the "
-        "bar is longer than the diamond, the site counts for more than its number of patients."
-    )
+    caption = "How much each site counts in FedMAP's global model after the last round (mean over seeds)"
+    if shares:
+        caption += (
+            "; where the bar is longer than the diamond, the site counts for more than its share of the "
+            "patients."
+        )
+    else:
+        caption += f". {why_none}"
     return Picture(name, title, caption, figure)
+
+
+def _patient_shares(facts: Facts, names: Sequence[str]) -> tuple[list[float], str]:
+    """Shares of the sites' patients, or none and why: one size that is not known makes every share false."""
+    sites = {site.name: site for site in facts.sites if site.whole}
+    unknown = [name for name in names if name not in sites]
+    if not unknown:
+        total = sum(sites[name].rows for name in names) or 1
+        return [sites[name].rows / total for name in names], ""
+    return [], (
+        f"Shares of patients are not drawn: the size of {counted(len(unknown))} is not known, because small "
+        "counts are not shown, and without it no share is right."
+    )

@@ -72,6 +72,7 @@ class SiteFact:
     tier: int
     region: str
     rows: int  # parts of a small number are left out of the sum
+    whole: bool  # whether no part was left out of the sum
     outcome_share: float | None  # None: suppressed, or a task without one
 
 
@@ -208,9 +209,10 @@ def _values(
 def _sites(out: Path) -> Iterator[SiteFact]:
     columns = ("site", "tier", "region", "train", "validation", "test", "outcome_share")
     for line, row in read_rows(out / "sites.csv", columns):
-        rows = sum(line.count(row[part]) for part in ("train", "validation", "test") if row[part])
+        parts = [row[part] for part in ("train", "validation", "test")]
+        rows = sum(line.count(part) for part in parts if part)
         share = line.number(row["outcome_share"]) if row["outcome_share"] else None
-        yield SiteFact(row["site"], line.tier(row["tier"]), row["region"], rows, share)
+        yield SiteFact(row["site"], line.tier(row["tier"]), row["region"], rows, all(parts), share)
 
 
 def _subgroups(out: Path) -> dict[tuple[int, str, str], dict[tuple[str, str], float]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.algorithm.settings import PriorSettings
 from common.errors import FedmapError
+from lab.report.draw_sites import draw_weights
 from lab.report.explaining import explain
+from lab.report.pictures import Picture
+from lab.report.reading import read_facts
 from lab.report.writing import write_report
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models, write_out
 
@@ -161,6 +166,36 @@ def test_parts_too_small_to_be_told_are_drawn_as_nothing(tmp_path: Path) -> None
     text = " ".join(read(write_report(out)).text)
     assert (out / "figures" / "site-sizes.png").is_file()
     assert "keep them where the data are" in text
+    assert "the size of 8 sites is not known" in text.split("Weight ω of each site")[1]
+
+
+@pytest.mark.parametrize("test_rows", ["10", ""])
+def test_shares_of_patients_stand_beside_the_weights_only_where_all_of_them_are_known(
+    tmp_path: Path, test_rows: str
+) -> None:
+    out = write_out(tmp_path / "out", MadeOut(SITES, VALUES, weights=dict.fromkeys(NAMES, 1 / 8)))
+    lines = [f"{name},{site.tier},,80,10,10," for name, site in SITES.items()]
+    lines[0] = f"{NAMES[0]},1,,80,10,{test_rows},"
+    (out / "sites.csv").write_text(
+        "site,tier,region,train,validation,test,outcome_share\n" + "\n".join(lines)
+    )
+    drawn = draw_weights(read_facts(out))
+    assert isinstance(drawn, Picture)
+    diamonds = [np.shape(found.get_offsets())[0] for found in drawn.figure.axes[0].collections]
+    assert (len(NAMES) in diamonds) is bool(test_rows)
+    assert ("counts for more than its share" in drawn.caption) is bool(test_rows)
+    assert ("the size of 1 site is not known" in drawn.caption) is not bool(test_rows)
+
+
+def test_a_tier_without_a_calibration_panel_is_named_with_the_reason(tmp_path: Path) -> None:
+    made = replace(RICH, calibration=[("fedmap", 1, 40, risk, risk) for risk in (0.1, 0.4)])
+    text = " ".join(read(write_report(write_out(tmp_path / "some", made))).text)
+    for tier in (2, 3):
+        assert f"No panel for T{tier}: at each of its sites the test patients" in text
+    assert "No panel for T1" not in text
+    unmeasured = replace(made, values={"fedmap": dict.fromkeys(NAMES, (0.7,))})
+    text = " ".join(read(write_report(write_out(tmp_path / "unmeasured", unmeasured))).text)
+    assert "No panel for T3: no model could be measured there." in text
 
 
 def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:
