@@ -1,7 +1,7 @@
 """One table per tier for the reader at the terminal, and in words what in it is not comparable.
 
 A figure is the median over sites of each site's mean over seeds, as in the report; the range is that of the
-medians of the single seeds. No test is made here.
+medians of the single seeds, and the figure can lie outside it. No test is made here.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def draw_regions(facts: Facts, statistics: Statistics) -> Drawn:
     bar.ax.tick_params(labelsize=8)
     caption = (
         "One tile a region (in alphabetical order, not where they lie): the median of its sites alone → with "
-        "FedMAP, and the gain; blue gains, red loses, grey has fewer than three sites and is not shown."
+        "FedMAP, and the gain; blue gains, red loses, grey has fewer than three sites and is not shown. "
+        "A gain is the median of the differences at the same site, so it can differ in sign from the "
+        "difference of the two medians."
     )
     return Picture(name, title, caption, figure)
 
@@ -142,8 +144,9 @@ def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     caption = (
         "The median over sites among the patients of each category: from the open circle (sites alone) to "
-        "the "
-        "blue dot (with FedMAP). Categories with small counts, or at fewer than three sites, are not shown."
+        "the blue dot (with FedMAP). Gains are paired at the same site (see the tables), so they can differ "
+        "in sign from the difference of the two medians. Categories with small counts, or at fewer than "
+        "three sites, are not shown."
     )
     return Picture(name, title, caption, figure)
 

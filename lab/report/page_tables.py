@@ -124,7 +124,8 @@ def _equity(one: EquityBy) -> PageTable:
     before, after = one.found.spread_before, one.found.spread_after
     note = "Fewer than two groups can be shown, so their spread cannot be given."
     if before is not None and after is not None:
-        word = "fell" if after < before else "rose" if after > before else "stayed the same"
+        change = round(after, 3) - round(before, 3)
+        word = "fell" if change < 0 else "rose" if change > 0 else "stayed the same"
         note = f"The spread from best to worst group {word}: {before:.3f} alone, {after:.3f} with FedMAP."
     what = "By region" if one.by == REGION else f"By {one.by}"
     return PageTable(f"{what}, T{one.tier}", head, tuple(rows), note)

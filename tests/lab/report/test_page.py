@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -196,6 +197,22 @@ def test_a_tier_without_a_calibration_panel_is_named_with_the_reason(tmp_path: P
     unmeasured = replace(made, values={"fedmap": dict.fromkeys(NAMES, (0.7,))})
     text = " ".join(read(write_report(write_out(tmp_path / "unmeasured", unmeasured))).text)
     assert "No panel for T3: no model could be measured there." in text
+
+
+def test_the_page_is_wide_enough_for_the_columns_of_several_seeds(rich: Path) -> None:
+    (width,) = re.findall(r"main \{ max-width: (\d+)px", (rich / "report.html").read_text())
+    assert int(width) >= 1250, "1,036 px of cells that do not break, longer labels, and the margins"
+
+
+def test_a_page_says_where_medians_gains_ranges_and_spreads_can_mislead(tmp_path: Path, rich: Path) -> None:
+    text = " ".join(read(rich / "report.html").text)
+    said = text.count("can differ in sign from the difference of the two medians")
+    assert said == 3, "at the tiles, the groups and the tables"
+    assert text.count("No test is made of spreads") == 1
+    assert "the median of the means can lie outside it" not in text, "one seed has no range"
+    seeds = replace(RICH, values={m: {n: v * 2 for n, v in of.items()} for m, of in VALUES.items()})
+    text = " ".join(read(write_report(write_out(tmp_path / "out", seeds))).text)
+    assert "the median of the means can lie outside it" in text
 
 
 def test_a_quadratic_prior_has_no_convex_part_to_draw(tmp_path: Path) -> None:

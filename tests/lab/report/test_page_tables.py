@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.report.page_tables import PageTable, tier_table
+import pytest
+
+from lab.report.page_tables import PageTable, equity_tables, tier_table
 from lab.report.reading import read_facts
 from lab.report.statistics import compute
 from tests.lab.report.made_out import MadeOut, MadeSite, write_out
@@ -35,3 +37,13 @@ def test_a_p_that_is_not_corrected_is_marked(tmp_path: Path) -> None:
     last = {row.label: row.cells[-1] for row in table.rows}
     assert last["Pooled (oracle)"].endswith("*")
     assert not last["FedAvg"].endswith("*")
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.0001, "stayed the same"), (0.002, "rose"), (-0.002, "fell")])
+def test_a_spread_falls_or_rises_only_where_its_figures_do(tmp_path: Path, gain: float, word: str) -> None:
+    sites = {name: MadeSite(1, "North" if number < 4 else "West") for number, name in enumerate(NAMES)}
+    alone = {name: 0.7 if site.region == "North" else 0.6 for name, site in sites.items()}
+    fedmap = {name: value + (gain if value > 0.65 else 0.0) for name, value in alone.items()}
+    values = {m: {n: (v,) for n, v in of.items()} for m, of in (("individual", alone), ("fedmap", fedmap))}
+    (table,) = equity_tables(compute(read_facts(write_out(tmp_path / "out", MadeOut(sites, values)))))
+    assert f"The spread from best to worst group {word}: 0.100 alone" in table.note
