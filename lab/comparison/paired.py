@@ -3,7 +3,7 @@
 Sites are the units: patients of one site share its data, its staff and its model, so they are no independent
 evidence about methods. A site counts once, with its mean over seeds, and only where both have a value. With
 fewer than six sites even a win at every one of them has p above 0.05: no test and no interval is given. With
-a few more, the correction for many methods takes away what a test could find: `least_p_holm` tells.
+a few more, ties and the correction for many methods take away what a test could find: `least_p_holm` tells.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class PairedResult:
     p: float | None = None  # Wilcoxon signed-rank, two-sided
     favours: str = ""  # the method or the reference, by the sum of signed ranks; neither where that is zero
     p_holm: float | None = None  # corrected for the methods that can win
-    least_p_holm: float | None = None  # the smallest that so few sites and so many methods allow
+    least_p_holm: float | None = None  # the smallest that so few untied sites and so many methods allow
+    untied: int = 0  # sites at which the two differ: a test looks at these alone
     note: str = ""
 
     @property
     def can_tell(self) -> bool:
-        """Whether a win at every site would have a corrected p below the level."""
+        """Whether a win at every site that is not tied would have a corrected p below the level."""
         return self.least_p_holm is not None and self.least_p_holm < LEVEL
 
 
@@ -86,6 +87,7 @@ def compare_pair(
         reference_median=float(np.median([reference_values[site] for site in sites])),
         median_gain=float(np.median(differences)),
         improved=float(np.mean(differences > 0)),
+        untied=int(np.count_nonzero(differences)),
     )
     if len(sites) < FEWEST_SITES:
         return replace(
@@ -126,7 +128,7 @@ def compare_all(
         if result.p is not None and (corrected is None or result.method in corrected)
     ]
     found_p = holm([results[index].p or 0.0 for index in tested])
-    least_p = holm([2.0 / 2 ** results[index].sites for index in tested])
+    least_p = holm([min(1.0, 2.0 / 2 ** results[index].untied) for index in tested])
     for index, p, least in zip(tested, found_p, least_p, strict=True):
         results[index] = replace(results[index], p_holm=p, least_p_holm=least)
     return tuple(results)

@@ -124,3 +124,16 @@ def test_only_the_methods_asked_for_are_corrected_and_the_least_p_follows_their_
     assert (results[2].p_holm, results[2].can_tell) == (None, False)
     every = compare_all("auroc", "individual", by_method | dict.fromkeys("defg", alone))
     assert not any(result.can_tell for result in every)
+
+
+def test_tied_sites_are_no_chance_for_a_test_to_succeed() -> None:
+    """Twenty sites, of which five differ: no p below 0.05 is possible."""
+    alone = _sites([0.7] * 20)
+    for apart, possible in ((5, False), (6, True)):
+        better = _sites([0.71 + 0.01 * number for number in range(apart)] + [0.7] * (20 - apart))
+        (result,) = compare_all("auroc", "individual", {"individual": alone, "a": better})
+        assert (result.sites, result.untied) == (20, apart)
+        assert result.least_p_holm == pytest.approx(2 / 2**apart)
+        assert result.can_tell is possible
+    (same,) = compare_all("auroc", "individual", {"individual": alone, "a": alone})
+    assert (same.least_p_holm, same.can_tell) == (1.0, False)
