@@ -13,7 +13,7 @@ from rich.table import Table
 
 from common.metrics import metric_label
 from common.plan import load_plan
-from lab.cli_output import Json, answer, bar, say
+from lab.cli_output import Json, answer, bar, say, show_done
 from lab.wording import counted
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def compare_command(
 
     def report(label: str, done: int, of: int) -> None:
         """The bar where there is a terminal, a line for each job where the output is a log."""
-        progress.update(tasks[label], completed=done, total=of, visible=of > 0)
+        show_done(progress, tasks[label], done, of)
         if not say.is_terminal and of:
             say.print(f"{label}: {done} of {of} done", highlight=False)
 

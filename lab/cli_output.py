@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLANS = Path(__file__).parent / "plans"
 say = Console(stderr=True)
 answer = Console()
+_AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of a comparison may take minutes
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def bar() -> Progress:
+    """Its time left comes from all steps so far, however long one takes."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -25,4 +27,11 @@ def bar() -> Progress:
         TimeRemainingColumn(),
         console=say,
         disable=not say.is_terminal,
+        speed_estimate_period=_AS_LONG_AS,
     )
+
+
+def show_done(progress: Progress, task: TaskID, done: int, of: int) -> None:
+    """Called before the first step too, with what was done earlier: time left is counted from there."""
+    progress.update(task, completed=done, total=of, visible=of > 0)
+    progress.advance(task, 0)
