@@ -85,6 +85,7 @@ def _do(
     found = {job.key: before for job in jobs if (before := records.find(job)) is not None}
     missing = [job for job in jobs if job.key not in found]
     on_job(label, len(found), len(jobs))
+    ended = len(found)
     workplace = Workplace(request.plan, request.data, request.engine)
     for result in run_jobs(workplace, missing, workers):
         if isinstance(result, Crash):
@@ -92,7 +93,8 @@ def _do(
         else:
             records.keep(result)
             found[result.job.key] = result.model_copy(update={"models": {}})
-        on_job(label, len(found) + len(crashes), len(jobs))
+        ended += 1
+        on_job(label, ended, len(jobs))
     by_method: dict[str, list[JobResult]] = {}
     for job in jobs:
         if job.key in found:
