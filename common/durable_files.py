@@ -227,11 +227,15 @@ def waiting_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+OWN_STATE = "Stop the other process, or give this one a state folder of its own."
+
+
 class FolderLock:
     """One process at a time: an exclusive flock on a lock file; the kernel frees it when the process ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hint: str = OWN_STATE) -> None:
         self._path = path
+        self._hint = hint  # what to do where another process has it
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -251,7 +255,7 @@ class FolderLock:
             os.close(descriptor)
             raise StorageError(
                 f"{self._path.parent}: another process (number {holder}) uses this folder",
-                hint="Stop the other process, or give this one a state folder of its own.",
+                hint=self._hint,
             ) from error
         except OSError as error:
             os.close(descriptor)

@@ -19,6 +19,10 @@ from lab.comparison.request import Identity
 from lab.kept_models import write_models
 
 IDENTITY = "identity.json"
+_IN_USE = (
+    "wait until the other comparison has ended, or stop it (this command then goes on where it was); "
+    "or give --out another directory"
+)
 _WORDS = {
     "plan_digest": "another study plan",
     "data_digest": "other data",
@@ -67,7 +71,7 @@ def comparison_folder(out: Path, identity: Identity) -> Iterator[Records]:
             hint="give --out a new directory, or empty this one yourself",
         )
     make_folder(out / "records", mode=0o755)
-    with FolderLock(out / ".lock"):
+    with FolderLock(out / ".lock", _IN_USE):
         if new:
             write_durably(out / IDENTITY, identity.model_dump_json(indent=2).encode() + b"\n", mode=0o644)
         else:
