@@ -48,9 +48,13 @@ class Records:
         try:
             result = JobResult.model_validate_json(read_file(path))
         except ValidationError as error:
+            cut = any(fault["type"] == "json_invalid" for fault in error.errors())
             raise FedmapError(
-                f"{path}: not a record of this version",
-                hint="remove this one file to have its job done again",
+                f"{path}: this record is damaged (cut short or changed)"
+                if cut
+                else f"{path}: not a record of this version",
+                hint="delete this one file and give the same command again: its job is done again, "
+                "nothing else",
             ) from error
         return result if result.job == job else None
 
