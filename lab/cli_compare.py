@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lab.comparison.running import Comparison
 
 _NO_FIGURE = "–"
+_TRIALS = 6
 
 
 def compare_command(
@@ -31,13 +32,17 @@ def compare_command(
     methods: Annotated[str, typer.Option(help="Comma-separated names, or all.")] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 0 … N−1.")] = 3,
     tune: Annotated[bool, typer.Option("--tune", help="Tune every method on validation rows first.")] = False,
-    trials: Annotated[int, typer.Option(min=2, help="Trials for each method, with --tune.")] = 6,
+    trials: Annotated[
+        int | None, typer.Option(min=2, help="Trials for each method, with --tune; default: 6.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
     engine: Annotated[Literal["loop", "vectorised"], typer.Option()] = "vectorised",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods on the same cohort: tuned alike, scored alike, one table per tier."""
+    if trials is not None and not tune:
+        raise typer.BadParameter("trials are those of tuning: give --tune as well", param_hint="--trials")
     study_plan = load_plan(plan)
     from lab.comparison.request import Request, choose_methods
 
@@ -54,7 +59,7 @@ def compare_command(
         methods=chosen,
         seeds=seeds,
         rounds=rounds or study_plan.rounds.count,
-        trials=trials if tune else 0,
+        trials=(trials or _TRIALS) if tune else 0,
         engine=engine,
     )
 
