@@ -17,7 +17,7 @@ from lab.report.draw_prior import draw_distances, draw_groups, draw_prior_by_lay
 from lab.report.pictures import in_style, save_pictures
 from lab.report.prior_facts import PriorFacts, prior_facts
 from lab.report.prior_words import explain_layers, explain_sites
-from lab.report.reading import DESCRIPTION, RoundFact, read_rounds
+from lab.report.reading import DESCRIPTION, RoundFact, read_rounds, require_finished
 
 _HINT = "give --study the folder that `fedmap-lab compare` or `fedmap-lab simulate` wrote"
 
@@ -64,6 +64,7 @@ def explain(study: Path, method: str | None, out: Path) -> Explanation:
 
 def _find(study: Path, method: str | None) -> tuple[Path, tuple[RoundFact, ...]]:
     """Where the models are, and the rounds beside them."""
+    require_finished(study)
     if (study / DESCRIPTION).is_file():
         kept = sorted(path.parent.name for path in (study / "models").glob(f"*/{ABOUT}"))
         if not kept:

@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common.durable_files import read_file
 from common.errors import FedmapError
 from common.metrics import METRICS
+from lab.comparison.records import IDENTITY
 from lab.kept_models import ABOUT, SiteModels, read_models
 from lab.report.csv_rows import HINT, read_rows
+from lab.wording import counted
 
 DESCRIPTION = "comparison.json"
 
@@ -169,7 +171,19 @@ def find_models(out: Path, methods: Sequence[str]) -> SiteModels | None:
     return None
 
 
+def require_finished(out: Path) -> None:
+    """A comparison that was interrupted has records and no tables yet."""
+    if (out / IDENTITY).is_file() and not (out / DESCRIPTION).is_file():
+        done = counted(sum(1 for _ in (out / "records").glob("*.json")), "job")
+        raise FedmapError(
+            f"{out}: this comparison is not finished ({done} done)",
+            hint="give the same `fedmap-lab compare` command again: it goes on where it was, and ends with "
+            "the report",
+        )
+
+
 def _description(out: Path) -> Description:
+    require_finished(out)
     if not (out / DESCRIPTION).is_file():
         raise FedmapError(f"{out} is no comparison ({DESCRIPTION} is missing)", hint=HINT)
     try:
