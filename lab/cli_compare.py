@@ -13,7 +13,7 @@ from rich.table import Table
 
 from common.metrics import metric_label
 from common.plan import load_plan
-from lab.cli_output import Json, answer, bar, say, show_done
+from lab.cli_output import Json, answer, bar, say, show_done, warn
 from lab.wording import counted
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compare_command(
         }
         comparison = compare(request, out, workers or os.cpu_count() or 1, report)
     write_tables(comparison, out)
-    page = write_report(out)
+    page = write_report(out, warn)
     for site in comparison.federation.excluded:
         problems = escape("; ".join(site.problems))
         say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)

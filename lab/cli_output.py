@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLANS = Path(__file__).parent / "plans"
@@ -16,6 +17,11 @@ _AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of 
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def warn(sentence: str) -> None:
+    """Where the progress goes: what is missing from the result."""
+    say.print(f"[yellow]left out[/yellow] {escape(sentence)}", highlight=False)
 
 
 def bar() -> Progress:

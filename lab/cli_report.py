@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from lab.cli_output import Json, answer
+from lab.cli_output import Json, answer, warn
 
 
 def report_command(
@@ -19,7 +19,7 @@ def report_command(
     """Write report.html, its figures and the statistics anew, from the tables of a comparison."""
     from lab.report.writing import write_report
 
-    page = write_report(out)
+    page = write_report(out, warn)
     if as_json:
         answer.print_json(json.dumps({"report": str(page)}))
         return

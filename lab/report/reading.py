@@ -124,6 +124,7 @@ class Facts:
     failures: tuple[tuple[str, str, str], ...]  # (method, kind, reason) of whole runs, each once
     failed_fits: tuple[tuple[str, str], ...]  # (method, site), each once
     models: SiteModels | None
+    models_fault: str = ""  # why models that were kept cannot be used
 
     @property
     def metric(self) -> str:
@@ -148,6 +149,7 @@ def read_facts(out: Path) -> Facts:
     columns = ("method", "kind", "site", "reason")
     failures = [tuple(row[name] for name in columns) for _, row in read_rows(out / "failures.csv", columns)]
     values, by_seed = _values(out, description.metric)
+    models, fault = find_models(out, description.methods)
     return Facts(
         description=description,
         sites=sites,
@@ -159,16 +161,20 @@ def read_facts(out: Path) -> Facts:
         calibration=tuple(_calibration(out)),
         failures=tuple(dict.fromkeys((m, kind, why) for m, kind, _, why in failures if kind != "site")),
         failed_fits=tuple(dict.fromkeys((m, site) for m, kind, site, _ in failures if kind == "site")),
-        models=find_models(out, description.methods),
+        models=models,
+        models_fault=fault,
     )
 
 
-def find_models(out: Path, methods: Sequence[str]) -> SiteModels | None:
-    """FedMAP's models, or those of the first method that has any."""
+def find_models(out: Path, methods: Sequence[str]) -> tuple[SiteModels | None, str]:
+    """FedMAP's models, or those of the first method that has any; where they cannot be used, why."""
     for method in sorted(methods, key=lambda name: name != "fedmap"):
         if (out / "models" / method / ABOUT).is_file():
-            return read_models(out / "models" / method)
-    return None
+            try:
+                return read_models(out / "models" / method), ""
+            except FedmapError as error:  # all other figures need no models
+                return None, error.message
+    return None, ""
 
 
 def require_finished(out: Path) -> None:

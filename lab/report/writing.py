@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from common.durable_files import write_durably
 from common.metrics import metric_label
 from lab.report.csv_tables import write_statistics
 from lab.report.draw_equity import draw_regions, draw_subgroups
-from lab.report.draw_prior import draw_distances, draw_groups, draw_prior_by_layer, draw_prior_by_round
+from lab.report.draw_prior import (
+    NO_MODELS,
+    draw_distances,
+    draw_groups,
+    draw_prior_by_layer,
+    draw_prior_by_round,
+)
 from lab.report.draw_scores import draw_boxes, draw_calibration, draw_convergence
 from lab.report.draw_sites import draw_gain_against_alone, draw_sizes, draw_weights
 from lab.report.page import Page, TierSection, render
 from lab.report.page_tables import equity_tables, hidden_equity, other_measures, tier_table
-from lab.report.pictures import Drawn, in_style, save_pictures
+from lab.report.pictures import Drawn, NoPicture, in_style, save_pictures
 from lab.report.prior_facts import PriorFacts, prior_facts
 from lab.report.prior_words import explain_layers, explain_sites
 from lab.report.reading import Facts, read_facts
@@ -37,14 +45,18 @@ FILES = (
 )
 
 
-def write_report(out: Path) -> Path:
-    """From the tables, the description and the models in OUT alone. Gives the page's path."""
+def write_report(out: Path, on_gap: Callable[[str], None] = lambda _: None) -> Path:
+    """From the tables, the description and the models in OUT alone. Gives the page's path; `on_gap` hears
+    what the page has to do without."""
     facts = read_facts(out)
+    if facts.models_fault:
+        on_gap(_without_models(facts))
     statistics = compute(facts)
     write_statistics(statistics, out)
     prior = None if facts.models is None else prior_facts(facts.models)
     with in_style():
-        shown = save_pictures(draw_all(facts, statistics, prior), out / "figures")
+        drawn = draw_all(facts, statistics, prior)
+        shown = save_pictures(tuple(_with_reason(one, facts) for one in drawn), out / "figures")
     verdict = judge(facts, statistics)
     sentences = dict(verdict.tiers)
     page = Page(
@@ -69,6 +81,17 @@ def write_report(out: Path) -> Path:
     )
     write_durably(out / REPORT, render(page).encode(), mode=0o644)
     return out / REPORT
+
+
+def _without_models(facts: Facts) -> str:
+    return f"The figures of what the prior learned, by layer and by site, are left out: {facts.models_fault}."
+
+
+def _with_reason(one: Drawn, facts: Facts) -> Drawn:
+    """Models that were kept and cannot be used are not called models that were not kept."""
+    if facts.models_fault and isinstance(one, NoPicture) and one.reason == NO_MODELS:
+        return replace(one, reason=f"{facts.models_fault}.")
+    return one
 
 
 def draw_all(facts: Facts, statistics: Statistics, prior: PriorFacts | None) -> tuple[Drawn, ...]:

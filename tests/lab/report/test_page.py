@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from common.algorithm.settings import PriorSettings
 from common.errors import FedmapError
+from lab.cli import app
 from lab.report.draw_sites import draw_weights
 from lab.report.explaining import explain
 from lab.report.pictures import Picture
@@ -233,6 +235,29 @@ def test_explain_into_the_folder_of_the_comparison_leaves_its_tables_alone(tmp_p
     explain(study, None, study)
     assert {path: path.read_bytes() for path in before} == before
     assert (study / "site_models.csv").read_text().startswith("site,region,distance_from_mu")
+
+
+@pytest.mark.parametrize("damaged", ["models.json", "personal/hospital-3.safetensors", None])
+def test_models_that_are_damaged_cost_the_report_only_what_needs_them(
+    tmp_path: Path, damaged: str | None
+) -> None:
+    made = MadeOut(SITES, VALUES)
+    out = write_out(tmp_path / "out", made)
+    folder = out / "models" / "fedmap"
+    write_made_models(folder, RICH, PriorSettings(convex=False), dict.fromkeys(NAMES, 0.1))
+    if damaged is None:
+        (folder / "personal" / "hospital-3.safetensors").unlink()
+    else:
+        (folder / damaged).write_bytes((folder / damaged).read_bytes()[:50])
+    done = CliRunner().invoke(app, ["report", str(out)])
+    assert done.exit_code == 0
+    text = " ".join(read(out / "report.html").text)
+    said = read_facts(out).models_fault
+    assert "are left out" in " ".join(done.stderr.split())
+    assert "models" in said
+    assert "No models were kept" not in text
+    assert said in text
+    assert (out / "figures" / "scores-by-tier.png").is_file()
 
 
 @pytest.mark.parametrize(
