@@ -14,6 +14,8 @@ from lab.comparison.caveats import Circumstances
 from lab.comparison.caveats import caveats as all_caveats
 from lab.comparison.jobs import JobResult
 from lab.comparison.running import Comparison
+from lab.comparison.small_counts import in_words
+from lab.wording import joined
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,25 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
         failed_fits=[(run.job.method, f.site) for run in comparison.runs for f in run.failed],
     )
     found = all_caveats(at, label=str)
+    excluded = [site.name for site in comparison.federation.excluded]
+    if excluded:
+        found.append(
+            f"Left out because their data did not pass the checks: {joined(excluded)} (why: notes.csv)."
+        )
     if comparison.crashes:
         found.append(f"{len(comparison.crashes)} jobs lost their process: call again to have them done.")
     return tuple(found)
 
 
 def as_json(comparison: Comparison) -> dict[str, object]:
+    floor = comparison.request.plan.limits.min_cell
     return {
         "metric": comparison.request.plan.task.metric,
         "not_run": not_run(comparison),
         "rows": [asdict(row) for row in tier_rows(comparison)],
         "caveats": list(caveats(comparison)),
+        "excluded": [
+            {"site": site.name, "problems": [in_words(problem, floor) for problem in site.problems]}
+            for site in comparison.federation.excluded
+        ],
     }
