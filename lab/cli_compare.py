@@ -49,7 +49,7 @@ def compare_command(
     chosen = choose_methods(methods)
     from lab.comparison.running import compare
     from lab.comparison.summary import as_json as summary_json
-    from lab.comparison.summary import caveats
+    from lab.comparison.summary import caveats, not_in_the_report
     from lab.comparison.tables import write_tables
     from lab.report.writing import write_report
 
@@ -79,6 +79,8 @@ def compare_command(
     for site in comparison.federation.excluded:
         problems = escape("; ".join(site.problems))
         say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
+    if unasked := not_in_the_report(comparison):
+        warn(unasked)
     if as_json:
         answer.print_json(json.dumps(summary_json(comparison)))
         return

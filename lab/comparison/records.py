@@ -6,6 +6,7 @@ folder of another plan, other data or another budget is refused, never mixed. On
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from lab.comparison.request import Identity
 from lab.kept_models import write_models
 
 IDENTITY = "identity.json"
+_RUN = re.compile(r"run-(?P<method>.+)-(?P<seed>\d+)-0\.json")  # as Job.key has it
 _IN_USE = (
     "wait until the other comparison has ended, or stop it (this command then goes on where it was); "
     "or give --out another directory"
@@ -57,6 +59,11 @@ class Records:
                 "nothing else",
             ) from error
         return result if result.job == job else None
+
+    def runs(self) -> tuple[tuple[str, int], ...]:
+        """Method and seed of every run that has a record, whether it is asked for or not."""
+        found = (_RUN.fullmatch(path.name) for path in sorted(self._folder.glob("run-*.json")))
+        return tuple((name["method"], int(name["seed"])) for name in found if name)
 
     def keep(self, result: JobResult) -> None:
         """Models first: a job with a record has all that it leaves."""

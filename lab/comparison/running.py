@@ -34,6 +34,7 @@ class Comparison:
     trials: tuple[JobResult, ...]
     runs: tuple[JobResult, ...]
     crashes: tuple[Crash, ...]
+    unasked: tuple[tuple[str, int], ...] = ()  # method and seed of recorded runs that were not asked for
 
 
 def compare(request: Request, out: Path, workers: int, on_job: OnJob) -> Comparison:
@@ -60,9 +61,11 @@ def compare(request: Request, out: Path, workers: int, on_job: OnJob) -> Compari
             for name in request.methods
         ]
         runs = _do(request, records, jobs, workers, "comparing", on_job, crashes)
+        asked = {(job.method, job.seed) for job in jobs}
+        unasked = tuple(run for run in records.runs() if run not in asked)
     tried = tuple(result for name in request.methods for result in trials.get(name, []))
     done = tuple(result for name in request.methods for result in runs.get(name, []))
-    return Comparison(request, identity, federation, chosen, tried, done, tuple(crashes))
+    return Comparison(request, identity, federation, chosen, tried, done, tuple(crashes), unasked)
 
 
 def _draw(request: Request) -> dict[str, tuple[Setting, ...]]:

@@ -15,6 +15,7 @@ from lab.comparison.caveats import caveats as all_caveats
 from lab.comparison.jobs import JobResult
 from lab.comparison.running import Comparison
 from lab.comparison.small_counts import in_words
+from lab.method_names import METHOD_NAMES
 from lab.wording import joined
 
 
@@ -114,6 +115,25 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
     if comparison.crashes:
         found.append(f"{len(comparison.crashes)} jobs lost their process: call again to have them done.")
     return tuple(found)
+
+
+def not_in_the_report(comparison: Comparison) -> str:
+    """Recorded runs that this call did not ask for: tables and report are of what was asked for. Else ''."""
+    methods, seeds = comparison.request.methods, range(comparison.request.seeds)
+    recorded = {*methods, *(method for method, _ in comparison.unasked)}
+    others = [name for name in METHOD_NAMES if name in recorded and name not in methods]
+    more = sorted({seed for _, seed in comparison.unasked} - set(seeds))
+    if not others and not more:
+        return ""
+    parts = [f"the recorded runs of {joined(others)}"] if others else []
+    parts += [f"those with seed {joined([str(seed) for seed in more])}"] if more else []
+    every = tuple(name for name in METHOD_NAMES if name in recorded)
+    names = "all" if every == METHOD_NAMES else ",".join(every)
+    count = max([len(seeds), *(seed + 1 for seed in more)])
+    return (
+        f"Tables and report are without {joined(parts)}. To have them back, give the same command with "
+        f"--methods {names} --seeds {count}."
+    )
 
 
 def as_json(comparison: Comparison) -> dict[str, object]:
