@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from common.errors import DataError, FedmapError
+from common.errors import DataError, FedmapError, StorageError
 from common.plan import StudyPlan, parse_plan
 from lab.comparison.jobs import Job, JobResult, run_job
 from lab.comparison.records import comparison_folder
 from lab.comparison.request import Request, choose_methods, identity_of
 from lab.comparison.running import _best, compare
+from lab.comparison.summary import caveats, not_in_the_report
+from lab.comparison.tables import write_tables
 from lab.comparison.trials import TUNING_SEED, Setting, all_settings, apply, draw_trials
 from lab.comparison.workers import Crash, Workplace, run_jobs
 from lab.engines import VectorisedEngine
 from lab.federation import Federation, load_federation
 from lab.methods import METHODS
+from lab.report.explaining import explain
+from lab.report.writing import write_report
+from tests.lab.comparison.conftest import lab, read
 from tests.lab.conftest import BINARY_PLAN, MakeCohort
 
 SITES = {"one": (1, 60), "two": (1, 50), "clinic": (2, 40)}
@@ -156,6 +163,147 @@ def test_a_job_whose_process_dies_is_a_crash_and_the_next_one_is_done(
     assert isinstance(result, JobResult)
     assert result.outcome == "done"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_that_crashed_counts_in_the_progress_of_its_own_step_only(
+    make_cohort: MakeCohort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_or_crash(_: Workplace, jobs: list[Job], __: int) -> Iterator[JobResult | Crash]:
+        for job in jobs:
+            yield Crash(job, -9) if job.kind == "trial" else JobResult(job=job, outcome="done")
+
+    monkeypatch.setattr("lab.comparison.running.run_jobs", run_or_crash)
+    heard: list[tuple[str, int, int]] = []
+    plan = parse_plan(SMALL, "small.toml")
+    request = request_of(plan, make_cohort(SITES), trials=2, seeds=2)
+    found = compare(request, tmp_path / "out", 1, lambda *news: heard.append(news))
+    assert heard == [*(("tuning", n, 2) for n in range(3)), *(("comparing", n, 2) for n in range(3))]
+    assert len(found.crashes) == 2
+
+
+def test_a_method_that_diverges_in_a_comparison_is_recorded_and_the_others_go_on(
+    make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    """A column on an absurd scale that the plan does not scale: the kernel of pFedGP becomes singular."""
+    data = make_cohort(SITES)
+    for site in SITES:
+        head, *rows = (data / f"{site}.csv").read_text().splitlines()
+        cells = [row.split(",", 1) for row in rows]
+        huge = [f"{float(first) * 1e25!r},{others}" for first, others in cells]
+        (data / f"{site}.csv").write_text("\n".join([head, *huge]) + "\n")
+    text = SMALL.replace("range = [-50, 50]", "range = [-5e26, 5e26]\nscale = false", 1)
+    plan = parse_plan(text.replace("batch_norm = true", "batch_norm = false"), "absurd.toml")
+    out = tmp_path / "out"
+    found = compare(request_of(plan, data, methods=("pfedgp", "fedavg", "fedmap")), out, 1, lambda *_: None)
+    assert [run.outcome for run in found.runs] == ["diverged", "done", "done"]
+    write_tables(found, out)
+    (failure,) = read(out / "failures.csv")
+    assert (failure["method"], failure["kind"]) == ("pfedgp", "diverged")
+    assert "singular" in failure["reason"]
+    assert {row["method"] for row in read(out / "metrics.csv")} == {"fedavg", "fedmap"}
+    assert any(text.startswith("Diverged") and "pfedgp" in text for text in caveats(found))
+
+
+def test_a_smaller_call_says_which_recorded_runs_its_report_is_without(
+    make_cohort: MakeCohort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Workplace, jobs: list[Job], __: int) -> Iterator[JobResult]:
+        return (JobResult(job=job, outcome="done") for job in jobs)
+
+    monkeypatch.setattr("lab.comparison.running.run_jobs", run)
+    plan, data, out = parse_plan(SMALL, "small.toml"), make_cohort(SITES), tmp_path / "out"
+    full = request_of(plan, data, methods=("individual", "fedavg", "fedmap-sketch"), seeds=2)
+    assert not_in_the_report(compare(full, out, 1, lambda *_: None)) == ""
+    smaller = compare(replace(full, methods=("fedavg",)), out, 1, lambda *_: None)
+    assert not_in_the_report(smaller) == (
+        "Tables and report are without the recorded runs of individual and fedmap-sketch. To have them back, "
+        "give the same command with --methods individual,fedavg,fedmap-sketch --seeds 2."
+    )
+    fewer = not_in_the_report(compare(replace(full, seeds=1), out, 1, lambda *_: None))
+    assert "without those with seed 1." in fewer
+    assert fewer.endswith("--seeds 2.")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "damaged"),
+        (lambda _: b"", "damaged"),
+        (lambda whole: whole.replace(b'"outcome"', b'"result"'), "not a record of this version"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named_with_what_is_wrong_and_what_to_do(
+    binary_plan: StudyPlan,
+    make_cohort: MakeCohort,
+    tmp_path: Path,
+    change: Callable[[bytes], bytes],
+    said: str,
+) -> None:
+    job = Job(kind="run", method="fedavg", seed=0, rounds=1)
+    identity = identity_of(request_of(binary_plan, make_cohort(SITES)))
+    with comparison_folder(tmp_path / "out", identity) as records:
+        records.keep(JobResult(job=job, outcome="done"))
+        (record,) = (tmp_path / "out" / "records").iterdir()
+        record.write_bytes(change(record.read_bytes()))
+        with pytest.raises(FedmapError, match=said) as caught:
+            records.find(job)
+        assert record.name in caught.value.message
+        assert "delete this one file" in caught.value.hint
+        record.unlink()
+        assert records.find(job) is None, "to be done again"
+
+
+def test_a_second_process_on_the_same_folder_is_told_of_out(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    identity = identity_of(request_of(binary_plan, make_cohort(SITES)))
+    with (
+        comparison_folder(tmp_path / "out", identity),
+        pytest.raises(StorageError, match="another process") as caught,
+        comparison_folder(tmp_path / "out", identity),
+    ):
+        pass
+    assert "--out" in caught.value.hint
+    assert "state folder" not in caught.value.hint
+
+
+def test_a_comparison_that_is_not_finished_is_called_so_by_report_and_explain(
+    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with comparison_folder(out, identity_of(request_of(binary_plan, make_cohort(SITES)))) as records:
+        records.keep(JobResult(job=Job(kind="run", method="fedavg", seed=0, rounds=1), outcome="done"))
+    for ask in (lambda: write_report(out), lambda: explain(out, None, tmp_path / "explained")):
+        with pytest.raises(FedmapError, match=r"not finished \(1 job done\)") as caught:
+            ask()
+        assert "same `fedmap-lab compare` command" in caught.value.hint
+
+
+def test_trials_without_tune_are_wrong_usage(make_cohort: MakeCohort, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(SMALL)
+    asked = ("--plan", tmp_path / "plan.toml", "--data", make_cohort(SITES), "--out", tmp_path / "out")
+    done = lab(*asked, "--methods", "fedavg", "--trials", "3")
+    assert done.returncode == 2
+    assert "--tune" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_excluded_site_is_in_the_answer_with_the_reason_and_no_small_count(
+    make_cohort: MakeCohort, tmp_path: Path
+) -> None:
+    data = make_cohort(SITES)
+    (data / "two.csv").write_text("a,b,c,sick,years\n")
+    (data / "clinic.csv").write_text("a,b,c,sick,years\n0.5,0.5,0.5,1,2\n0.5,0.5,0.5,0,2\n")
+    (tmp_path / "plan.toml").write_text(SMALL.replace("[rounds]", "[rounds]\nquorum = 1"))
+    asked = ("--plan", tmp_path / "plan.toml", "--data", data, "--out", tmp_path / "out")
+    done = lab(*asked, "--methods", "fedavg", "--seeds", "1", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    excluded = {one["site"]: one["problems"] for one in answer["excluded"]}
+    assert set(excluded) == {"two", "clinic"}
+    assert all(excluded.values())
+    assert "fewer than" in " ".join(excluded["clinic"]), "two rows are a small count"
+    assert any("Left out" in text and "two" in text for text in answer["caveats"])
 
 
 def stopped_after_one_job(folder: Path, data: Path, how: signal.Signals, code: int) -> None:
