@@ -119,7 +119,7 @@ def _race(metric: str, fedmap: MethodAtTier, rival: MethodAtTier) -> str:
     lean = _lean(paired, ahead)
     if not paired.can_tell:
         return (
-            f"{first}{lean}; with {counted(paired.sites, 'site')} and so many methods to correct for, no "
+            f"{first}{lean}; with {_that_differ(paired)} and so many methods to correct for, no "
             "test can tell this from chance."
         )
     if paired.p_holm >= LEVEL:
@@ -139,6 +139,12 @@ def _lean(paired: PairedResult, ahead: str) -> str:
     if not paired.favours or {ahead, _gainer(paired) or paired.favours} == {paired.favours}:
         return ""
     return f", while the pairs lean to {_named(paired.favours)}"
+
+
+def _that_differ(paired: PairedResult) -> str:
+    """What a test has to go by: sites where two methods tie say nothing."""
+    sites = counted(paired.sites, "site")
+    return sites if paired.untied == paired.sites else f"only {paired.untied} of {sites} not tied"
 
 
 def _gainer(paired: PairedResult) -> str:
@@ -233,8 +239,8 @@ def _corrected_away(tier: TierStatistics) -> str:
         return ""
     return (
         f"T{tier.tier} has {counted(tier.sites, 'site')} and {counted(len(tested), 'method')} to hold "
-        f"against FedMAP: corrected for all of them, even a win at every site has p of {LEVEL} or more, so "
-        "no test between methods can succeed."
+        f"against FedMAP: corrected for all of them, even a win at every site that is not tied has p of "
+        f"{LEVEL} or more, so no test between methods can succeed."
     )
 
 

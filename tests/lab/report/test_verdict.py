@@ -75,6 +75,12 @@ def test_pairs_that_lean_away_from_the_gain_over_training_alone_are_named_as_cha
     assert "22 of 36 did better, while the pairs lean to training alone, which may be chance (p" in said
 
 
+def test_ties_are_named_where_they_leave_too_little_for_a_test(tmp_path: Path) -> None:
+    said = judge_gains(tmp_path, "fedavg", [0.01, 0.02, 0.03] + [0.0] * 17)
+    assert "only 3 of 20 sites not tied" in said
+    assert "no test can tell this from chance" in said
+
+
 def test_pairs_that_lean_away_from_the_medians_are_named_as_chance(tmp_path: Path) -> None:
     gains = [0.001 + 1e-5 * n for n in range(22)] + [-0.05 - 1e-4 * n for n in range(14)]
     said = judge_gains(tmp_path, "fedavg", gains)
