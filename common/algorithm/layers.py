@@ -21,6 +21,7 @@ Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 Saved: TypeAlias = Any  # what a layer keeps from forward for its own backward; nobody else looks inside
 
 BATCH_NORM_EPSILON = 1e-5
+LEAST_AWAKE = 2  # units of a ReLU layer: one alone may soon be asleep as well
 BATCH_NORM_MOMENTUM = 0.1
 
 
@@ -89,6 +90,10 @@ class Relu:
     def forward(self, _: tuple[Tensor, ...], x: Tensor, __: Pass) -> tuple[Tensor, Saved]:
         y = torch.relu_(x)  # in place: no layer before needs its own output again
         return y, y
+
+    def is_awake(self, y: Saved) -> bool:
+        """Of a single row: two units above zero, or the one that there is."""
+        return bool((y > 0).sum() >= min(LEAST_AWAKE, y.shape[-1]))
 
     def backward(
         self, _: tuple[Tensor, ...], y: Saved, grad: Tensor, __: bool

@@ -91,6 +91,15 @@ class Network:
         parts = [part for _, layer in self.named_layers for part in layer.initialise(generator)]
         return self.spec.flatten(tuple(parts))
 
+    def is_awake(self, theta: Tensor) -> bool:
+        """Whether a row of zeros, the mean patient, leaves units of each ReLU layer above zero."""
+        fresh = self.initial_buffers()
+        at = Pass(training=False, buffers=Buffers(fresh.mean[None], fresh.variance[None], fresh.count[None]))
+        with torch.no_grad():
+            _, trace = self.forward(self.spec.views(theta[None]), torch.zeros(1, 1, self.inputs), at)
+        layers = zip(self.named_layers, trace.saved, strict=True)
+        return all(layer.is_awake(y) for (_, layer), y in layers if isinstance(layer, Relu))
+
     def initial_buffers(self) -> Buffers:
         channels = sum(self.channels)
         count = torch.zeros(len(self.channels), dtype=torch.int64)

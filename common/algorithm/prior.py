@@ -13,6 +13,8 @@ from common.algorithm.network import Network
 from common.algorithm.seeding import derive_seed, numpy_stream
 from common.algorithm.settings import PriorSettings
 
+MOST_DRAWS = 20  # of the eICU network about three in four are awake
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -30,8 +32,17 @@ def draw_initial_site(sites: tuple[str, ...], seed: int) -> str:
 
 
 def initial_parameters(network: Network, seed: int, site: str) -> Tensor:
-    """The fresh model that site j provides."""
-    return network.initialise(derive_seed(seed, "initial-model", site))
+    """The fresh model that site j provides: of its draws the first that is awake, or the last of them.
+
+    In a narrow layer a draw may leave a single ReLU unit above zero, or none. Hardly a gradient passes it,
+    and a pull to such a μ can keep it so: the whole study then learns one risk for all (docs/adr/0036).
+    """
+    theta = network.initialise(derive_seed(seed, "initial-model", site))
+    for again in range(1, MOST_DRAWS):
+        if network.is_awake(theta):
+            break
+        theta = network.initialise(derive_seed(seed, "initial-model", site, again))
+    return theta
 
 
 def initial_prior(network: Network, settings: PriorSettings, theta: Tensor) -> Prior:
