@@ -31,7 +31,7 @@ ROLE ?= site
 # One thread per process: results do not depend on the number of cores, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo test proof test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -76,6 +76,9 @@ test-flower: $(LAYER_READY)
 test-all: test $(FLOWER_READY) ## the long tests as well (more faults, Prometheus, Flower on Ray, docs/flower.md)
 	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore tests/integrations -m long
 	$(FLOWER_BIN)/pytest -m 'not containers' tests/integrations
+
+proof: $(READY) $(LAYER_READY) ## small studies through every driver give the recorded bits (minutes)
+	$(BIN)/python -m tests.proof
 
 lint: lint-flower ## ruff and mypy --strict
 
