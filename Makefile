@@ -14,6 +14,8 @@ FLOWER_READY := $(FLOWER_VENV)/.installed
 # Modules are compiled when they are first imported: most of what is installed never is.
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-compile
 SOURCES := common aggregator site_agent lab deploy integrations tests
+# Each source root is a distribution of its own; the one of this folder is what the code is developed with.
+PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,common aggregator site_agent lab integrations/flower)
 # Containers: podman or docker, whichever is there. IMAGE_OPTIONS go to every build, such as --network host;
 # TORCH_INDEX is the index of torch's CPU builds, where your pip does not find them by itself.
 ENGINE ?= $(shell command -v podman || command -v docker)
@@ -37,23 +39,23 @@ export OMP_NUM_THREADS := 1
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
-$(READY): pyproject.toml constraints.txt
+$(READY): $(PROJECTS) constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "FedMAP needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/pip $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	$(BIN)/pip $(PIP_INSTALL) -c constraints.txt $(foreach root,common aggregator site_agent lab .,-e $(root))
 	@touch $@
 
 $(LAYER_READY): $(READY) constraints-flower.txt
 	"$(PYTHON)" -m venv --without-pip --clear $(LAYER)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(LAYER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first-environment.pth"
-	$(BIN)/pip --python $(LAYER)/bin/python $(PIP_INSTALL) -c constraints-flower.txt -e '.[flower]'
+	$(BIN)/pip --python $(LAYER)/bin/python $(PIP_INSTALL) -c constraints-flower.txt $(foreach root,common aggregator site_agent integrations/flower,-e $(root))
 	@touch $@
 
-$(FLOWER_READY): pyproject.toml constraints-flower.txt
+$(FLOWER_READY): $(PROJECTS) constraints-flower.txt
 	"$(PYTHON)" -m venv $(FLOWER_VENV)
-	$(FLOWER_BIN)/pip $(PIP_INSTALL) -c constraints-flower.txt -e '.[dev,flower-simulation]'
+	$(FLOWER_BIN)/pip $(PIP_INSTALL) -c constraints-flower.txt $(foreach root,common aggregator site_agent lab . integrations/flower[simulation],-e $(root))
 	@touch $@
 
 demo: $(READY) ## a federation of real processes on this machine, with a results table and a picture
@@ -96,7 +98,7 @@ format: $(READY) ## put the code into its one form
 	$(BIN)/ruff format $(SOURCES)
 
 bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
-	$(BIN)/python -m lab.bench
+	$(BIN)/python -m fedmap_lab.bench
 	$(BIN)/python -m tests.bench
 
 upgrade-test: $(READY) $(PREVIOUS_HOME)/.installed ## this version with the one before it, in real processes (minutes)
@@ -111,9 +113,9 @@ $(PREVIOUS_HOME)/.installed:
 	@touch $@
 
 proto: $(READY) ## generate code from the contract in proto/
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/contract/v1=proto/fedmap/v1 \
-	  --python_out=. --mypy_out=quiet:. --grpc_python_out=. --mypy_grpc_out=quiet:. \
-	  $(patsubst proto/fedmap/v1/%,common/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ifedmap/contract/v1=proto/fedmap/v1 \
+	  --python_out=common --mypy_out=quiet:common --grpc_python_out=common --mypy_grpc_out=quiet:common \
+	  $(patsubst proto/fedmap/v1/%,fedmap/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
 
 images: ## container images of aggregator, site agent and lab
 	@[ -n "$(ENGINE)" ] || { echo "FedMAP's images need podman or docker; neither is installed"; exit 1; }

@@ -22,18 +22,43 @@ from pathlib import Path
 from unittest import mock
 
 PROGRAMS = {
-    "fedmap-aggregator": "aggregator.cli",
-    "fedmap-site": "site_agent.cli",
-    "fedmap-lab": "lab.cli",
+    "fedmap-aggregator": "fedmap_aggregator.cli.main",
+    "fedmap-site": "fedmap_site.cli.main",
+    "fedmap-lab": "fedmap_lab.cli.main",
 }
 LOADED = (
-    *("aggregator.wiring", "aggregator.initialise", "aggregator.operator_client", "aggregator.status_view"),
-    *("aggregator.doctor", "aggregator.backup", "aggregator.message_json", "aggregator.flower_import"),
-    *("site_agent.agent", "site_agent.enrolment", "site_agent.connection", "site_agent.renewal"),
-    *("site_agent.doctor", "site_agent.dry_run", "site_agent.drop_rounds", "site_agent.purge"),
-    *("site_agent.bundle_download", "site_agent.personalise", "site_agent.predict"),
-    *("site_agent.prediction_server", "lab.simulation", "lab.results", "lab.figures"),
-    *("lab.comparison.running", "lab.report.writing"),
+    *(
+        "fedmap_aggregator.wiring",
+        "fedmap_aggregator.identity.initialise",
+        "fedmap_aggregator.operator.client",
+        "fedmap_aggregator.operator.status",
+    ),
+    *(
+        "fedmap_aggregator.checkup.doctor",
+        "fedmap_aggregator.upkeep.backup",
+        "fedmap_aggregator.operator.message_json",
+        "fedmap_aggregator.release.flower_import",
+    ),
+    *(
+        "fedmap_site.loop.agent",
+        "fedmap_site.identity.enrolment",
+        "fedmap_site.link.connection",
+        "fedmap_site.identity.renewal",
+    ),
+    *(
+        "fedmap_site.checkup.doctor",
+        "fedmap_site.loop.dry_run",
+        "fedmap_site.loop.drop_rounds",
+        "fedmap_site.upkeep.purge",
+    ),
+    *("fedmap_site.bundles.download", "fedmap_site.personalise.fine_tuning", "fedmap_site.predict.table"),
+    *(
+        "fedmap_site.predict.server",
+        "fedmap_lab.simulation.simulate",
+        "fedmap_lab.simulation.results",
+        "fedmap_lab.local.figures",
+    ),
+    *("fedmap_lab.comparison.running", "fedmap_lab.report.writing"),
     *("sksurv.metrics", "psycopg", "sqlalchemy.dialects.postgresql"),
 )
 """Everything but the command lines: what those make for a terminal depends on the environment."""

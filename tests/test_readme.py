@@ -18,7 +18,7 @@ def commands() -> list[str]:
 
 
 def test_the_lab_commands_of_the_readme_run_as_written(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "lab" / "plans", tmp_path / "lab" / "plans")
+    shutil.copytree(ROOT / "lab" / "fedmap_lab" / "plans", tmp_path / "lab" / "fedmap_lab" / "plans")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     lab = [command for command in commands() if command.startswith("fedmap-lab")]
     assert len(lab) == 2

@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common.errors import ConfigError, FedmapError
 from deploy.offline_kit import check_kit
 from deploy.offline_kit.image_archive import save_image
 from deploy.offline_kit.kit_archive import write_archive
@@ -21,6 +20,7 @@ from deploy.offline_kit.roles import ROLES, Role
 from deploy.offline_kit.source import read_source
 from deploy.offline_kit.staging import Parts, kit_name, stage
 from deploy.offline_kit.wheelhouse import check_pins, fetch_dependencies, own_wheel, read_wheelhouse
+from fedmap.errors import ConfigError, FedmapError
 
 PROJECT = Path(__file__).resolve().parents[2]
 say = Console(stderr=True)

@@ -23,11 +23,11 @@ from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from common.errors import IntegrityError
 from deploy.offline_kit.debian_packages import DebianPackage, Release, debian_packages, release_of
 from deploy.offline_kit.image_archive import SavedImage
 from deploy.offline_kit.wheel_metadata import Distribution, parse_metadata
 from deploy.offline_kit.wheelhouse import Wheel
+from fedmap.errors import IntegrityError
 
 SCHEMA = SchemaVersion.V1_6
 _FACTORY = LicenseFactory()

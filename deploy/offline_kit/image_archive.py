@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.errors import ConfigError, IntegrityError
+from fedmap.errors import ConfigError, IntegrityError
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"

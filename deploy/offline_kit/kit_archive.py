@@ -9,9 +9,9 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from common.digests import file_sha256
-from common.durable_files import write_durably
 from deploy.offline_kit.check_kit import SUMS
+from fedmap.files.digests import file_sha256
+from fedmap.files.durable import write_durably
 
 
 def write_sums(folder: Path) -> None:

@@ -12,9 +12,9 @@ class Role:
     """One kind of kit."""
 
     name: str
-    program: str  # the one console script of the kit's wheel
-    packages: tuple[str, ...]  # the import packages of the kit's wheel; the others stay out
-    extras: tuple[str, ...]
+    program: str  # the kit's one command
+    roots: tuple[str, ...]  # the source roots whose distributions go along, the program's last
+    distribution: str  # what is installed, with its extras
     image: str  # the image's name; its tag is the version
     instructions: str  # in this folder
     files: Mapping[str, str]  # place in the project → place in the kit
@@ -23,8 +23,8 @@ class Role:
 SITE = Role(
     name="site",
     program="fedmap-site",
-    packages=("common", "site_agent"),
-    extras=("site",),
+    roots=("common", "site_agent"),
+    distribution="fedmap-site",
     image="fedmap-site",
     instructions="INSTALL.site.md",
     files=MappingProxyType(
@@ -49,8 +49,8 @@ SITE = Role(
 AGGREGATOR = Role(
     name="aggregator",
     program="fedmap-aggregator",
-    packages=("common", "aggregator"),
-    extras=("aggregator", "postgres"),
+    roots=("common", "aggregator"),
+    distribution="fedmap-aggregator[postgres]",
     image="fedmap-aggregator",
     instructions="INSTALL.aggregator.md",
     files=MappingProxyType(

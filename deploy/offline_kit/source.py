@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import ConfigError
+from fedmap.errors import ConfigError
 
 CHANGED = "+changes"
 

@@ -13,7 +13,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import ConfigError
 from deploy.offline_kit import check_kit
 from deploy.offline_kit.bill import Subject, bill_of_image, bill_of_wheels
 from deploy.offline_kit.image_archive import SavedImage, compress, read_image
@@ -29,6 +28,7 @@ from deploy.offline_kit.wheelhouse import (
     read_wheelhouse,
     requirements_text,
 )
+from fedmap.errors import ConfigError
 
 FORMAT = 1
 _HERE = Path(__file__).parent

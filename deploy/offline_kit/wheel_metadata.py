@@ -13,7 +13,7 @@ from packaging.metadata import parse_email
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from common.errors import IntegrityError
+from fedmap.errors import IntegrityError
 
 _LONGEST_LICENCE_NAME = 80
 """Some put the whole text into the field for the name."""

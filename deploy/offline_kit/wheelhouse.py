@@ -21,10 +21,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from common.digests import file_sha256
-from common.errors import ConfigError
 from deploy.offline_kit.roles import Role
 from deploy.offline_kit.wheel_metadata import Distribution, read_wheel
+from fedmap.errors import ConfigError
+from fedmap.files.digests import file_sha256
 
 OLDEST_GLIBC = (2, 28)
 """RHEL 8, Debian 10, Ubuntu 18.10 and newer; the oldest for which torch has wheels."""

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from aggregator.coordinator_state import TaskKind
-from aggregator.update_checks import CheckedAnswer, GateLimits, check_answer
-from common.algorithm.statistics import FeatureStatistics
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import RejectedError
-from common.parameter_files import encode_statistics
+from fedmap.algorithm.pooling.statistics import FeatureStatistics
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import RejectedError
+from fedmap.study.course.state import TaskKind
+from fedmap.study.parameter_files import encode_statistics
+from fedmap_aggregator.gate.updates import CheckedAnswer, GateLimits, check_answer
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small
 

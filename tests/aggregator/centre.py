@@ -13,38 +13,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggregator.answer_intake import AnswerIntake
-from aggregator.bundle_catalogue import BundleCatalogue
-from aggregator.bundle_release import BundleRelease
-from aggregator.coordinator_state import OpenTask
-from aggregator.download_links import DownloadLinks
-from aggregator.downloads import DownloadCatalogue
-from aggregator.estimation_desk import EstimationDesk
-from aggregator.estimation_messages import Request, Result
-from aggregator.estimation_worker import estimate
-from aggregator.file_sites import FileSites
-from aggregator.handlers.bundles import BundleHandler, ReleaseHandler
-from aggregator.handlers.drop import DropHandler, Signing
-from aggregator.handlers.enrolment import EnrolmentHandler
-from aggregator.handlers.federation import FederationHandler
-from aggregator.handlers.operator import Invitations, OperatorHandler
-from aggregator.handlers.purge import PurgeHandler
-from aggregator.identity import Caller, IdentityResolver
-from aggregator.liveness import Liveness
-from aggregator.metrics import AggregatorMetrics
-from aggregator.polls import Poll
-from aggregator.purge import StudyPurge
-from aggregator.release_key import make_release_key, read_release_key
-from aggregator.service import StudyService
-from aggregator.store import BlobStore, Store
-from aggregator.study_metrics import StudyMetrics
-from aggregator.update_checks import GateLimits
-from aggregator.wiring import StoreRegister
-from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
-from common.durable_files import FolderLock
-from common.errors import FedmapError
-from common.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
-from common.transport.chunk_messages import UploadPart
+from fedmap.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.errors import FedmapError
+from fedmap.files.durable import FolderLock
+from fedmap.study.course.state import OpenTask
+from fedmap.transport.chunk_messages import UploadPart
+from fedmap.trust.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
+from fedmap_aggregator.course.messages import Request, Result
+from fedmap_aggregator.estimation.desk import EstimationDesk
+from fedmap_aggregator.estimation.worker import estimate
+from fedmap_aggregator.gate.intake import AnswerIntake
+from fedmap_aggregator.gate.updates import GateLimits
+from fedmap_aggregator.identity.callers import Caller, IdentityResolver
+from fedmap_aggregator.identity.release_key import make_release_key, read_release_key
+from fedmap_aggregator.metrics import AggregatorMetrics
+from fedmap_aggregator.release.catalogue import BundleCatalogue
+from fedmap_aggregator.release.downloads import DownloadCatalogue
+from fedmap_aggregator.release.links import DownloadLinks
+from fedmap_aggregator.release.signing import BundleRelease
+from fedmap_aggregator.rpc.handlers.bundles import BundleHandler, ReleaseHandler
+from fedmap_aggregator.rpc.handlers.drop import DropHandler, Signing
+from fedmap_aggregator.rpc.handlers.enrolment import EnrolmentHandler
+from fedmap_aggregator.rpc.handlers.federation import FederationHandler
+from fedmap_aggregator.rpc.handlers.operator import Invitations, OperatorHandler
+from fedmap_aggregator.rpc.handlers.purge import PurgeHandler
+from fedmap_aggregator.store import BlobStore, Store
+from fedmap_aggregator.studies.file_sites import FileSites
+from fedmap_aggregator.studies.liveness import Liveness
+from fedmap_aggregator.studies.polls import Poll
+from fedmap_aggregator.studies.service import StudyService
+from fedmap_aggregator.study_metrics import StudyMetrics
+from fedmap_aggregator.upkeep.purge import StudyPurge
+from fedmap_aggregator.wiring import StoreRegister
 from tests.aggregator import small_study as made
 
 START = 1_700_000_000_000  # unix ms

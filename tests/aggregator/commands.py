@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.forked_programs import run_forked
 
 ROOT = Path(__file__).parents[2]
-PLAN = ROOT / "lab" / "plans" / "interval.toml"
+PLAN = ROOT / "lab" / "fedmap_lab" / "plans" / "interval.toml"
 Done = subprocess.CompletedProcess[str]
 
 
@@ -41,7 +41,7 @@ def answered(folder: Path, *arguments: str | Path) -> dict[str, object]:
 def running(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """`fedmap-aggregator` while the block lasts; it does not outlive the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "aggregator.cli", *map(str, arguments)],
+        [sys.executable, "-m", "fedmap_aggregator.cli.main", *map(str, arguments)],
         cwd=folder,
         env=_environment({}),
         stdout=subprocess.PIPE,

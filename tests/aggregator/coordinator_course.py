@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aggregator import coordinator_events as events
-from aggregator.coordinator_events import Decision, Event
-from aggregator.coordinator_questions import current_step, tasks_for
-from aggregator.coordinator_state import AnswerStatus, OpenTask, StudyState, new_study
-from aggregator.round_coordinator import advance
+from fedmap.study.course import events
+from fedmap.study.course.coordinator import advance
+from fedmap.study.course.events import Decision, Event
+from fedmap.study.course.questions import current_step, tasks_for
+from fedmap.study.course.state import AnswerStatus, OpenTask, StudyState, new_study
 
 DEADLINE_MS = 60_000
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.bundles.verification import Trust, VerifiedBundle, verify_bundle
-from common.contract.v1 import operator_pb2 as pb
+from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
+from fedmap.contract.v1 import operator_pb2 as pb
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until
 

@@ -11,18 +11,18 @@ from typing import TypeVar
 
 import grpc
 
-from aggregator.config import AggregatorConfig
-from aggregator.initialise import initialise, load_authority, pki_paths
-from aggregator.operator_profile import read_profile
-from aggregator.wiring import Aggregator, clock_ms
-from common.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
-from common.contract.v1.bundles_pb2_grpc import BundleServiceStub
-from common.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
-from common.contract.v1.federation_pb2_grpc import FederationServiceStub
-from common.contract.v1.operator_pb2_grpc import OperatorServiceStub
-from common.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
-from common.service_config import parse_config
-from common.transport.channel_options import client_options
+from fedmap.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.contract.v1.bundles_pb2_grpc import BundleServiceStub
+from fedmap.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
+from fedmap.contract.v1.federation_pb2_grpc import FederationServiceStub
+from fedmap.contract.v1.operator_pb2_grpc import OperatorServiceStub
+from fedmap.process.settings import parse_config
+from fedmap.transport.channel_options import client_options
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise, load_authority, pki_paths
+from fedmap_aggregator.identity.profile import read_profile
+from fedmap_aggregator.wiring import Aggregator, clock_ms
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import parts_of, scripted
 

@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from aggregator.coordinator_state import OpenTask, TaskKind
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import BaselineTerms
-from common.algorithm.layers import Buffers
-from common.algorithm.local_fit import Model
-from common.algorithm.statistics import FeatureStatistics
-from common.contract.v1 import federation_pb2 as pb
-from common.models import model_of
-from common.parameter_files import encode_baseline, encode_parameters, encode_statistics, encode_theta
-from common.plan import parse_plan
-from common.study_terms import StudyTerms
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.pooling.baseline import BaselineTerms
+from fedmap.algorithm.pooling.statistics import FeatureStatistics
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.study.course.state import OpenTask, TaskKind
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import encode_baseline, encode_parameters, encode_statistics, encode_theta
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
 
 BINARY = """
 [study]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.coordinator_state import TaskKind
-from aggregator.update_checks import GateLimits, check_header, expected_tensor_bytes
+from fedmap.study.course.state import TaskKind
+from fedmap_aggregator.gate.updates import GateLimits, check_header, expected_tensor_bytes
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (
     BINARY,

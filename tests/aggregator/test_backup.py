@@ -15,16 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.backup import MadeBackup, make_backup
-from aggregator.backup_archive import CHECKSUM, MANIFEST, verify_archive
-from aggregator.config import AggregatorConfig
-from aggregator.initialise import initialise
-from aggregator.restore import Restored, check_backup, restore_backup
-from aggregator.state_layout import database_url, make_store, restoring_mark, upkeep_lock
-from aggregator.store.portable import dump
-from aggregator.wiring import Aggregator
-from common.digests import file_sha256, sha256_hex
-from common.errors import (
+from fedmap.errors import (
     ConflictError,
     FedmapError,
     IncompatibleError,
@@ -32,8 +23,17 @@ from common.errors import (
     StateError,
     StorageError,
 )
-from common.fault_points import VARIABLE
-from common.service_config import read_config
+from fedmap.files.digests import file_sha256, sha256_hex
+from fedmap.process.fault_points import VARIABLE
+from fedmap.process.settings import read_config
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise
+from fedmap_aggregator.store.layout import database_url, make_store, restoring_mark, upkeep_lock
+from fedmap_aggregator.store.portable import dump
+from fedmap_aggregator.upkeep.archive import CHECKSUM, MANIFEST, verify_archive
+from fedmap_aggregator.upkeep.backup import MadeBackup, make_backup
+from fedmap_aggregator.upkeep.restore import Restored, check_backup, restore_backup
+from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator.commands import aggregator, answered
 from tests.aggregator.releases import make_finished
 from tests.forked_programs import run_forked

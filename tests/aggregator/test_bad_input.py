@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from aggregator.config import AggregatorConfig
-from aggregator.doctor import before_serving, examine
-from aggregator.doctor_check import Check
-from aggregator.initialise import initialise, pki_paths
-from aggregator.operator_client import OperatorClient
-from aggregator.operator_profile import profile_text, read_profile
-from common.errors import StorageError, UnreachableError
-from common.service_config import read_config
-from common.telemetry import TelemetryServer
+from fedmap.errors import StorageError, UnreachableError
+from fedmap.process.settings import read_config
+from fedmap.process.telemetry import TelemetryServer
+from fedmap_aggregator.checkup.check import Check
+from fedmap_aggregator.checkup.doctor import before_serving, examine
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise, pki_paths
+from fedmap_aggregator.identity.profile import profile_text, read_profile
+from fedmap_aggregator.operator.client import OperatorClient
 from tests.aggregator.commands import aggregator, free_port
 from tests.bad_input import OTHER_USER, as_other_user, fill, mounted, open_folder
 from tests.site_agent.intercepting_proxy import InterceptingProxy
@@ -74,10 +74,10 @@ def centre() -> Iterator[Centre]:
 def test_a_state_folder_of_another_user_is_named_with_both_numbers(centre: Centre) -> None:
     """As with a volume that root made, in a container that does not run as root."""
     told = f"this program runs as user {OTHER_USER}, and {centre.state} belongs to user 0 with mode 700"
-    started = as_other_user(centre.folder, "aggregator.cli", "serve")
+    started = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve")
     assert (started.returncode, told in started.stderr) == (74, True)
     assert f"chown -R {OTHER_USER} {centre.state}" in started.stderr
-    doctor = as_other_user(centre.folder, "aggregator.cli", "doctor", "--json")
+    doctor = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "doctor", "--json")
     assert doctor.returncode == 3
     (fault,) = [check for check in json.loads(doctor.stdout)["checks"] if check["status"] == "fail"]
     assert told in fault["finding"]
@@ -85,7 +85,7 @@ def test_a_state_folder_of_another_user_is_named_with_both_numbers(centre: Centr
 
 def test_a_configuration_that_the_account_may_not_read_is_no_wrong_usage(centre: Centre) -> None:
     centre.path.chmod(0o600)
-    started = as_other_user(centre.folder, "aggregator.cli", "serve")
+    started = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve")
     assert started.returncode == 78
     assert f"runs as user {OTHER_USER}, and aggregator.toml belongs to user 0" in started.stderr
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.bundle_release import planned_names
-from aggregator.coordinator_state import GlobalRule, StudyState, new_study
-from aggregator.release_rule import baseline_of, releasable_round, threshold_of
-from aggregator.store.bundle_records import BundleRecords
-from common.bundles.loading import load_prior, load_shared
-from common.bundles.withdrawals import newer_of, read_withdrawals
-from common.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
-from common.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
-from common.parameter_files import decode_prior
+from fedmap.bundles.loading import load_prior, load_shared
+from fedmap.bundles.withdrawals import newer_of, read_withdrawals
+from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
+from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
+from fedmap.study.course.state import GlobalRule, StudyState, new_study
+from fedmap.study.parameter_files import decode_prior
+from fedmap_aggregator.release.rule import baseline_of, releasable_round, threshold_of
+from fedmap_aggregator.release.signing import planned_names
+from fedmap_aggregator.store.bundle_records import BundleRecords
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in
 from tests.aggregator.releases import (

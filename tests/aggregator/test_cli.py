@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.config_file import write_first_config
-from aggregator.initialise import initialise
-from aggregator.operator_profile import OperatorProfile, profile_text, read_profile
-from common.errors import ConfigError
-from common.service_config import read_config
+from fedmap.errors import ConfigError
+from fedmap.process.settings import read_config
+from fedmap_aggregator.cli.config_file import write_first_config
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise
+from fedmap_aggregator.identity.profile import OperatorProfile, profile_text, read_profile
 from tests.aggregator.commands import PLAN, ROOT, aggregator, free_port
 
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_help_loads_nothing_heavy() -> None:
     script = (
-        "import sys, contextlib, aggregator.cli as cli\n"
+        "import sys, contextlib, fedmap_aggregator.cli.main as cli\n"
         "with contextlib.suppress(SystemExit): cli.app(['--help'])\n"
         "print(sorted({'torch', 'sqlalchemy', 'grpc', 'numpy', 'cryptography'} & set(sys.modules)))\n"
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.initialise import initialise
-from aggregator.wiring import Aggregator
-from common.service_config import read_config
+from fedmap.process.settings import read_config
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise
+from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator.commands import PLAN, agent, aggregator, answered, free_port, running
 
 

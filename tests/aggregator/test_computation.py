@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.computation import StepResult, step_of
-from aggregator.estimation_messages import NextPrior
-from aggregator.release_figures import release_figures, release_records
-from common.contract.v1 import federation_pb2 as pb
-from common.contract.v1 import operator_pb2
-from common.errors import RejectedError
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import operator_pb2
+from fedmap.errors import RejectedError
+from fedmap_aggregator.course.computation import StepResult, step_of
+from fedmap_aggregator.course.messages import NextPrior
+from fedmap_aggregator.release.figures import release_figures, release_records
 from tests.aggregator.centre import Centre, Site, centre_in, scripted
 from tests.aggregator.small_study import Small
 

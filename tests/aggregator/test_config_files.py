@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from aggregator.config import AggregatorConfig
-from aggregator.config_file import effective_settings, write_first_config
-from common.answer_names import WITHHELD
-from common.errors import ConfigError, FedmapError
-from common.service_config import read_config
-from common.transport.status import error_classes
+from fedmap.errors import ConfigError, FedmapError
+from fedmap.process.settings import read_config
+from fedmap.study.answer_names import WITHHELD
+from fedmap.transport.status import error_classes
+from fedmap_aggregator.cli.config_file import effective_settings, write_first_config
+from fedmap_aggregator.config import AggregatorConfig
 
 ROOT = Path(__file__).parents[2]
 SHORT = ROOT / "deploy" / "aggregator" / "config.toml"

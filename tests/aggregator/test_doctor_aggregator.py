@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator import doctor_machine
-from aggregator.config import AggregatorConfig
-from aggregator.doctor import examine, report_json
-from aggregator.doctor_check import Check
-from aggregator.initialise import PkiPaths, initialise, names_host, pki_paths
-from aggregator.operator_profile import profile_text, read_profile
-from aggregator.state_layout import restoring_mark
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
-from common.service_config import read_config
+from fedmap.process.settings import read_config
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap_aggregator.checkup import machine as doctor_machine
+from fedmap_aggregator.checkup.check import Check
+from fedmap_aggregator.checkup.doctor import examine, report_json
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import PkiPaths, initialise, names_host, pki_paths
+from fedmap_aggregator.identity.profile import profile_text, read_profile
+from fedmap_aggregator.store.layout import restoring_mark
 
 DAY = datetime.timedelta(days=1)
 
@@ -153,7 +153,7 @@ def test_a_full_disk_under_the_state_folder_is_named(
     def full(_descriptor: int, _data: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("common.durable_files.os.write", full)
+    monkeypatch.setattr("fedmap.files.durable.os.write", full)
     (check,) = [check for check in found(config_path, "state folder") if check.status == "fail"]
     assert "the disk is full" in check.finding
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.contract.v1 import bundles_pb2, operator_pb2
-from common.errors import NotAllowedError, NotFoundError, StateError
-from common.pki import Identity, new_key
-from common.web.catalogue import Visitor
+from fedmap.contract.v1 import bundles_pb2, operator_pb2
+from fedmap.errors import NotAllowedError, NotFoundError, StateError
+from fedmap.trust.pki import Identity, new_key
+from fedmap.web.catalogue import Visitor
 from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in
 from tests.aggregator.releases import actions, link, make_finished, release, reopened, withdraw
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from aggregator.update_checks import CheckedAnswer
-from common.answer_names import layout_digest
-from common.answers import rule_answer
-from common.contract.v1 import federation_pb2 as pb
-from common.decision_rules import RuleTerms
-from common.shift.terms import ReferenceTerms, reference_terms
-from common.tensor_files import encode_tensors
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.files.tensors import encode_tensors
+from fedmap.scoring.decision_rules import RuleTerms
+from fedmap.shift.told.terms import ReferenceTerms, reference_terms
+from fedmap.study.answer_names import layout_digest
+from fedmap.study.answers import rule_answer
+from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import BINARY, SURVIVAL, checked, refused
 

@@ -10,14 +10,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aggregator.update_checks import CheckedAnswer
-from common.algorithm.baseline import baseline_terms
-from common.algorithm.statistics import FeatureStatistics, feature_statistics
-from common.contract.v1 import federation_pb2 as pb
-from common.disclosure import released_statistics
-from common.errors import RejectedError
-from common.parameter_files import encode_baseline
-from common.plan.inputs import planned_inputs
+from fedmap.algorithm.pooling.baseline import baseline_terms
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, feature_statistics
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import RejectedError
+from fedmap.scoring.disclosure import released_statistics
+from fedmap.study.parameter_files import encode_baseline
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (
     BINARY,

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from common import drop_files
-from common.contract.v1 import drop_pb2, federation_pb2
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import (
+from fedmap.contract.v1 import drop_pb2, federation_pb2
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import (
     IntegrityError,
     LimitError,
     NotAllowedError,
@@ -19,7 +18,8 @@ from common.errors import (
     StateError,
     TokenError,
 )
-from common.pki import Identity, key_pem, make_csr, new_key, verify_chain
+from fedmap.trust import drop_files
+from fedmap.trust.pki import Identity, key_pem, make_csr, new_key, verify_chain
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, Site, centre_in, run_until, scripted
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.handlers.enrolment import DAY_MS, MOST_A_DAY, token_hash
-from aggregator.identity import Caller
-from common.contract.v1 import enrolment_pb2 as pb
-from common.contract.v1 import federation_pb2
-from common.errors import LimitError, NotAllowedError, RejectedError, StateError, TokenError
-from common.pki import Identity, make_csr, new_key
+from fedmap.contract.v1 import enrolment_pb2 as pb
+from fedmap.contract.v1 import federation_pb2
+from fedmap.errors import LimitError, NotAllowedError, RejectedError, StateError, TokenError
+from fedmap.trust.pki import Identity, make_csr, new_key
+from fedmap_aggregator.identity.callers import Caller
+from fedmap_aggregator.rpc.handlers.enrolment import DAY_MS, MOST_A_DAY, token_hash
 from tests.aggregator.centre import OPERATOR, Centre, centre_in
 
 
@@ -62,7 +62,7 @@ def test_an_active_site_stays_active_while_a_second_invitation_waits(centre: Cen
 
 
 def test_a_revoked_site_that_is_invited_again_gets_in_only_with_its_new_certificate(centre: Centre) -> None:
-    from common.contract.v1 import operator_pb2
+    from fedmap.contract.v1 import operator_pb2
 
     old = centre.enrolled("north")
     centre.operator.revoke_site(OPERATOR, operator_pb2.RevokeSiteRequest(site="north", reason="x"))
@@ -87,7 +87,7 @@ def test_a_token_of_an_unfinished_enrolment_is_not_used_up(
         raise RejectedError("no", hint="-")
 
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.store.identity_records.CertificateRecords.add", fail)
+        patch.setattr("fedmap_aggregator.store.identity_records.CertificateRecords.add", fail)
         with pytest.raises(RejectedError):
             centre.enrolment.enrol(_request("north", token))
     centre.enrolment.enrol(_request("north", token))

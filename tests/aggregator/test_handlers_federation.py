@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.answer_intake import Upload
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import (
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import (
     ConflictError,
     IncompatibleError,
     IntegrityError,
@@ -18,7 +17,8 @@ from common.errors import (
     RejectedError,
     StateError,
 )
-from common.transport.chunk_messages import UploadPart
+from fedmap.transport.chunk_messages import UploadPart
+from fedmap_aggregator.gate.intake import Upload
 from tests.aggregator.centre import Centre, Site, centre_in, parts_of, run_until, scripted
 
 

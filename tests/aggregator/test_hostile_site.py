@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.estimation_messages import NextPrior
-from aggregator.statistics_checks import check_baseline
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import BaselineTerms, pool_baseline
-from common.algorithm.layers import Buffers
-from common.algorithm.statistics import FeatureStatistics, make_scaler
-from common.answer_names import WITHHELD
-from common.contract.v1 import federation_pb2 as pb
-from common.contract.v1 import operator_pb2
-from common.errors import LimitError, RejectedError, TrainingError
-from common.parameter_files import decode_prior, encode_parameters
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.pooling.baseline import BaselineTerms, pool_baseline
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, make_scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import operator_pb2
+from fedmap.errors import LimitError, RejectedError, TrainingError
+from fedmap.study.answer_names import WITHHELD
+from fedmap.study.parameter_files import decode_prior, encode_parameters
+from fedmap_aggregator.course.messages import NextPrior
+from fedmap_aggregator.gate.statistics import check_baseline
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import failure
 from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, run_until, scripted

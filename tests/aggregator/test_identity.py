@@ -6,11 +6,17 @@ import datetime
 
 import pytest
 
-from aggregator.call_guard import CallGuard, CallLimiter
-from aggregator.identity import AUTHORISATION, Caller, IdentityResolver, SiteStanding, authorise
-from common.contract.v1 import bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2
-from common.errors import LimitError, NotAllowedError
-from common.pki import CertificateAuthority, Identity, Role, certificate_facts, new_key
+from fedmap.contract.v1 import bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.errors import LimitError, NotAllowedError
+from fedmap.trust.pki import CertificateAuthority, Identity, Role, certificate_facts, new_key
+from fedmap_aggregator.identity.callers import (
+    AUTHORISATION,
+    Caller,
+    IdentityResolver,
+    SiteStanding,
+    authorise,
+)
+from fedmap_aggregator.rpc.guard import CallGuard, CallLimiter
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.initialise import add_operator, initialise, load_authority, pki_paths
-from aggregator.operator_profile import read_profile
-from aggregator.server_identity import ServerIdentity
-from common.durable_files import write_durably
-from common.errors import ConfigError, ConflictError, RejectedError, StateError, StorageError
-from common.pki import CertificateAuthority, Identity, certificate_facts, fits, key_pem, new_key, verify_chain
+from fedmap.errors import ConfigError, ConflictError, RejectedError, StateError, StorageError
+from fedmap.files.durable import write_durably
+from fedmap.trust.pki import (
+    CertificateAuthority,
+    Identity,
+    certificate_facts,
+    fits,
+    key_pem,
+    new_key,
+    verify_chain,
+)
+from fedmap_aggregator.identity.initialise import add_operator, initialise, load_authority, pki_paths
+from fedmap_aggregator.identity.profile import read_profile
+from fedmap_aggregator.identity.server import ServerIdentity
 from tests.aggregator.running import config_in
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

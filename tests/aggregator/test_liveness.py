@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.liveness import Instance, Liveness, Progress
-from common.errors import ConflictError, RejectedError
+from fedmap.errors import ConflictError, RejectedError
+from fedmap_aggregator.studies.liveness import Instance, Liveness, Progress
 
 START = 1_000_000
 LIMIT = 120_000

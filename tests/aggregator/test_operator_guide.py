@@ -8,11 +8,11 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-import aggregator.cli
-import site_agent.cli
+import fedmap_aggregator.cli.main
+import fedmap_site.cli.main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PROGRAMS = {"fedmap-aggregator": aggregator.cli.app, "fedmap-site": site_agent.cli.app}
+PROGRAMS = {"fedmap-aggregator": fedmap_aggregator.cli.main.app, "fedmap-site": fedmap_site.cli.main.app}
 _COMMAND = re.compile(r"fedmap-(?:aggregator|site) [a-z][^`#\n]*")
 
 
@@ -25,7 +25,7 @@ def documented() -> list[str]:
 
 def test_the_guide_names_every_command_of_the_aggregator() -> None:
     shown = "\n".join(documented())
-    root = typer.main.get_command(aggregator.cli.app)
+    root = typer.main.get_command(fedmap_aggregator.cli.main.app)
     assert isinstance(root, TyperGroup)
     for name, command in root.commands.items():
         nested = command.commands if isinstance(command, TyperGroup) else {"": command}

@@ -18,9 +18,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.blobs import BlobStore
-from aggregator.coordinator_state import GlobalRule
-from aggregator.estimation_messages import (
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics
+from fedmap.algorithm.prior.aggregation import next_prior
+from fedmap.algorithm.prior.values import initial_prior
+from fedmap.errors import ModelError, NotFoundError, TrainingError
+from fedmap.files.digests import sha256_hex
+from fedmap.scoring.decision_rules import RuleTerms, pool_rule
+from fedmap.shift.reference import Reference
+from fedmap.shift.told.terms import reference_terms
+from fedmap.study.course.state import GlobalRule
+from fedmap.study.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.rule_files import RuleTensors, encode_rule
+from fedmap_aggregator.course.messages import (
     EstimatedRound,
     InitialPrior,
     NextPrior,
@@ -33,19 +43,9 @@ from aggregator.estimation_messages import (
     request_of,
     to_line,
 )
-from aggregator.estimation_worker import estimate
-from aggregator.prior_estimation import EstimationWorker
-from common.algorithm.aggregation import next_prior
-from common.algorithm.prior import initial_prior
-from common.algorithm.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics
-from common.decision_rules import RuleTerms, pool_rule
-from common.digests import sha256_hex
-from common.errors import ModelError, NotFoundError, TrainingError
-from common.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
-from common.plan.inputs import planned_inputs
-from common.rule_files import RuleTensors, encode_rule
-from common.shift.reference import Reference
-from common.shift.terms import reference_terms
+from fedmap_aggregator.estimation.process import EstimationWorker
+from fedmap_aggregator.estimation.worker import estimate
+from fedmap_aggregator.store.blobs import BlobStore
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small
 
@@ -366,8 +366,8 @@ def test_a_computation_that_hangs_is_ended_and_told(tmp_path: Path, blobs: BlobS
 PARENT = """
 import sys
 from pathlib import Path
-from aggregator.estimation_messages import PoolRule
-from aggregator.prior_estimation import EstimationWorker
+from fedmap_aggregator.course.messages import PoolRule
+from fedmap_aggregator.estimation.process import EstimationWorker
 worker = EstimationWorker(Path(sys.argv[1]))
 worker.submit(PoolRule(sys.argv[2], ())).result()
 print(worker.pid, flush=True)
@@ -397,20 +397,20 @@ def test_a_killed_parent_takes_its_process_along_even_in_the_middle_of_work(tmp_
 
 
 def test_the_process_ends_when_its_requests_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), str(os.getpid())]
+    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), str(os.getpid())]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=LONGEST, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_process_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), "1"]
+    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), "1"]
     request = to_line(PoolRule(BINARY.terms.to_json(), ()))
     done = subprocess.run(command, input=request, capture_output=True, timeout=LONGEST, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_defect_is_told_without_what_it_quotes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aggregator.estimation_worker", str(tmp_path), str(os.getpid())]
+    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), str(os.getpid())]
     done = subprocess.run(command, input=b"patient 4711\n", capture_output=True, timeout=LONGEST, check=False)
     assert done.returncode != 0
     assert b"program_failed" in done.stderr

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from aggregator.config import RetentionSection
-from aggregator.retention import Retention
-from common.contract.v1 import operator_pb2 as pb
-from common.deletion import DeletionRecord, Trust, read_deletion
-from common.durable_files import DurableWriter, FolderLock
-from common.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
-from common.fault_points import VARIABLE
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
+from fedmap.files.durable import DurableWriter, FolderLock
+from fedmap.process.fault_points import VARIABLE
+from fedmap.trust.deletion import DeletionRecord, Trust, read_deletion
+from fedmap_aggregator.config import RetentionSection
+from fedmap_aggregator.upkeep.retention import Retention
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
 from tests.aggregator.releases import (

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.release_figures import ReleaseFigures, release_figures, release_records
-from aggregator.store import RefusalRow
-from common.answer_names import layout_digest
-from common.answers import rule_answer
-from common.bundles.manifest import GroupEstimate, TierPerformance
-from common.contract.v1 import federation_pb2 as pb
-from common.decision_rules import RuleTerms
-from common.errors import StorageError
-from common.meta_analysis import pool_estimates
-from common.shift.terms import reference_terms
+from fedmap.bundles.manifest import GroupEstimate, TierPerformance
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import StorageError
+from fedmap.scoring.decision_rules import RuleTerms
+from fedmap.scoring.meta_analysis import pool_estimates
+from fedmap.shift.told.terms import reference_terms
+from fedmap.study.answer_names import layout_digest
+from fedmap.study.answers import rule_answer
+from fedmap_aggregator.release.figures import ReleaseFigures, release_figures, release_records
+from fedmap_aggregator.store import RefusalRow
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import Centre, Site, run_until, scripted
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.doctor_identity import release_key
-from aggregator.initialise import initialise, pki_paths
-from aggregator.release_key import (
+from fedmap.errors import StateError
+from fedmap.files.durable import write_durably
+from fedmap.trust.signing import new_release_key
+from fedmap_aggregator.checkup.identity import release_key
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import initialise, pki_paths
+from fedmap_aggregator.identity.release_key import (
     is_open_to_others,
     load_release_key,
     read_release_key,
     release_key_path,
 )
-from aggregator.state_layout import open_store
-from aggregator.store import BundleRow, Store
-from common.bundles.signing import new_release_key
-from common.durable_files import write_durably
-from common.errors import StateError
+from fedmap_aggregator.store import BundleRow, Store
+from fedmap_aggregator.store.layout import open_store
 from tests.aggregator.running import config_in
 from tests.aggregator.store.conftest import NOW, add_study
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.message_json import message_json
-from aggregator.results import summary_of, write_results
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import ConflictError
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import ConflictError
+from fedmap_aggregator.operator.message_json import message_json
+from fedmap_aggregator.operator.results import summary_of, write_results
 
 TIERS = {"alpha": 1, "beta": 1}
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator import coordinator_events as events
-from aggregator.coordinator_events import Compute, Finished, TaskOpened
-from aggregator.coordinator_questions import (
-    answer_of,
-    is_late,
-    is_open,
-    next_tick,
-    participants,
-    tasks_for,
-)
-from aggregator.round_coordinator import advance
-from common.errors import ConflictError, NotFoundError, StaleError, StateError
+from fedmap.errors import ConflictError, NotFoundError, StaleError, StateError
+from fedmap.study.course import events
+from fedmap.study.course.coordinator import advance
+from fedmap.study.course.events import Compute, Finished, TaskOpened
+from fedmap.study.course.questions import answer_of, is_late, is_open, next_tick, participants, tasks_for
 from tests.aggregator.coordinator_course import DEADLINE_MS, course, started
 
 # --- start

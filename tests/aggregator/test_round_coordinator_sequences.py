@@ -8,9 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from aggregator import coordinator_events as events
-from aggregator.coordinator_events import Compute, Event, Finished, TaskOpened
-from aggregator.coordinator_questions import (
+from fedmap.errors import ConflictError, NotFoundError, StaleError, StateError
+from fedmap.study.course import events
+from fedmap.study.course.coordinator import advance
+from fedmap.study.course.events import Compute, Event, Finished, TaskOpened
+from fedmap.study.course.questions import (
     answers_needed,
     current_step,
     due_compute,
@@ -24,9 +26,7 @@ from aggregator.coordinator_questions import (
     usable_count,
     waiting_for,
 )
-from aggregator.coordinator_state import AnswerStatus, Phase, new_study, state_from_json, state_to_json
-from aggregator.round_coordinator import advance
-from common.errors import ConflictError, NotFoundError, StaleError, StateError
+from fedmap.study.course.state import AnswerStatus, Phase, new_study, state_from_json, state_to_json
 from tests.aggregator.coordinator_course import DEADLINE_MS
 
 SITES = ("a", "b", "c", "d")

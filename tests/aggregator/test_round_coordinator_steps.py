@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator import coordinator_events as events
-from aggregator.coordinator_events import Compute, Finished, TaskOpened
-from aggregator.coordinator_questions import due_compute, participants, tasks_for
-from aggregator.coordinator_state import GlobalRule
-from common.algorithm.prior import draw_initial_site
-from common.errors import StaleError, StateError
+from fedmap.algorithm.prior.values import draw_initial_site
+from fedmap.errors import StaleError, StateError
+from fedmap.study.course import events
+from fedmap.study.course.events import Compute, Finished, TaskOpened
+from fedmap.study.course.questions import due_compute, participants, tasks_for
+from fedmap.study.course.state import GlobalRule
 from tests.aggregator.coordinator_course import DEADLINE_MS, Course, course, started
 
 

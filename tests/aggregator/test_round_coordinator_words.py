@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from aggregator import coordinator_events as events
-from aggregator.coordinator_questions import name_list, waiting_for
-from aggregator.coordinator_state import GlobalRule, state_from_json, state_to_json
-from common.errors import StorageError
+from fedmap.errors import StorageError
+from fedmap.study.course import events
+from fedmap.study.course.questions import name_list, waiting_for
+from fedmap.study.course.state import GlobalRule, state_from_json, state_to_json
 from tests.aggregator.coordinator_course import Course, course, started
 
 

@@ -14,14 +14,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from aggregator.initialise import pki_paths
-from aggregator.state_layout import state_lock
-from aggregator.wiring import Aggregator
-from common.contract.v1 import enrolment_pb2
-from common.contract.v1 import federation_pb2 as pb
-from common.contract.v1 import operator_pb2 as operator_pb
-from common.digests import sha256_hex
-from common.errors import (
+from fedmap.contract.v1 import enrolment_pb2
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import operator_pb2 as operator_pb
+from fedmap.errors import (
     ConflictError,
     FedmapError,
     IntegrityError,
@@ -35,8 +31,12 @@ from common.errors import (
     TokenError,
     UnreachableError,
 )
-from common.pki import CertificateAuthority, Identity, make_csr, new_key
-from common.transport.status import typed_error
+from fedmap.files.digests import sha256_hex
+from fedmap.transport.status import typed_error
+from fedmap.trust.pki import CertificateAuthority, Identity, make_csr, new_key
+from fedmap_aggregator.identity.initialise import pki_paths
+from fedmap_aggregator.store.layout import state_lock
+from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import scripted
 from tests.aggregator.running import SECONDS, Client, Running, config_in, running
@@ -553,7 +553,7 @@ def test_an_unexpected_failure_tells_the_caller_nothing_of_its_cause(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("patient 12345")
 
-    monkeypatch.setattr("aggregator.handlers.federation.FederationHandler.hello", fail)
+    monkeypatch.setattr("fedmap_aggregator.rpc.handlers.federation.FederationHandler.hello", fail)
     with pytest.raises(grpc.RpcError) as caught:
         pair[0].hello()
     error = typed_error(caught.value)
@@ -571,7 +571,7 @@ def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
         raise StorageError("/secret/path: the disk is full", hint="-")
 
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.blobs.BlobStore.keep", full)
+        patch.setattr("fedmap_aggregator.store.blobs.BlobStore.keep", full)
         with refused(UnreachableError):
             north.submit(answer, tensors)
     north.submit(answer, tensors)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.initialise import PkiPaths, initialise, load_authority, pki_paths
-from aggregator.server_identity import ServerIdentity
-from common.pki import certificate_facts, fits, key_pem, new_key, verify_chain
-from common.service_config import parse_config
+from fedmap.process.settings import parse_config
+from fedmap.trust.pki import certificate_facts, fits, key_pem, new_key, verify_chain
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.identity.initialise import PkiPaths, initialise, load_authority, pki_paths
+from fedmap_aggregator.identity.server import ServerIdentity
 
 
 def config(folder: Path, host: str = "localhost", extra: str = "") -> AggregatorConfig:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.coordinator_events import Paused
-from aggregator.polls import Poll
-from aggregator.store import Transaction
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import ConflictError, NotFoundError, StateError, StorageError, TrainingError
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import ConflictError, NotFoundError, StateError, StorageError, TrainingError
+from fedmap.study.course.events import Paused
+from fedmap_aggregator.store import Transaction
+from fedmap_aggregator.studies.polls import Poll
 from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, centre_in, run_until
 
 
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_the_study_unchanged_and_the_answer_can_be_sent_again
         raise StorageError("the disk is full", hint="-")
 
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.store.study_records.StudyRecords.save", full)
+        patch.setattr("fedmap_aggregator.store.study_records.StudyRecords.save", full)
         with pytest.raises(StorageError):
             north.work(study)
     assert {m.site: m.answer for m in centre.status(study).members} == {

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.state_layout import database_url, make_store, open_store, state_lock
-from aggregator.store import schema_status
-from common.errors import ConfigError, StorageError
-from common.service_config import parse_config
+from fedmap.errors import ConfigError, StorageError
+from fedmap.process.settings import parse_config
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.store import schema_status
+from fedmap_aggregator.store.layout import database_url, make_store, open_store, state_lock
 
 
 def config(folder: Path, more: str = "") -> AggregatorConfig:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console, RenderableType
 
-from aggregator.status_view import overview, span, standing, status_line, study_view
-from aggregator.status_watch import LOST, LineDisplay, LiveDisplay, follow
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import UnreachableError
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import UnreachableError
+from fedmap_aggregator.operator.status import overview, span, standing, status_line, study_view
+from fedmap_aggregator.operator.watch import LOST, LineDisplay, LiveDisplay, follow
 
 MINUTE = 60_000
 NOW = 1_800_000_000_000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aggregator.coordinator_questions import current_step
-from common.contract.v1 import federation_pb2, operator_pb2
-from common.digests import sha256_hex
-from common.errors import RejectedError, StorageError, TrainingError
-from common.gauges import DiskSpace
+from fedmap.contract.v1 import federation_pb2, operator_pb2
+from fedmap.errors import RejectedError, StorageError, TrainingError
+from fedmap.files.digests import sha256_hex
+from fedmap.process.gauges import DiskSpace
+from fedmap.study.course.questions import current_step
 from tests.aggregator.centre import (
     OPERATOR,
     SILENT_AFTER,

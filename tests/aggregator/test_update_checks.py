@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
-from aggregator.update_checks import CheckedAnswer
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.settings import WeightingRule
-from common.errors import RejectedError
-from common.parameter_files import encode_parameters, encode_theta
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.settings import WeightingRule
+from fedmap.errors import RejectedError
+from fedmap.study.parameter_files import encode_parameters, encode_theta
+from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (
     BINARY,

@@ -6,12 +6,12 @@ import io
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aggregator.initialise import initialise
-from aggregator.state_layout import database_url
-from aggregator.store import schema_status
-from aggregator.store.portable import dump, load
-from aggregator.wiring import Aggregator
-from common.digests import file_sha256
+from fedmap.files.digests import file_sha256
+from fedmap_aggregator.identity.initialise import initialise
+from fedmap_aggregator.store import schema_status
+from fedmap_aggregator.store.layout import database_url
+from fedmap_aggregator.store.portable import dump, load
+from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator.running import config_in
 from tests.aggregator.store.recorded_rows import SCHEMA, counts, recorded_lines
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from aggregator.upload_pace import PacedParts, PaceLimits
-from common.errors import LimitError
+from fedmap.errors import LimitError
+from fedmap_aggregator.rpc.pace import PacedParts, PaceLimits
 
 LIMITS = PaceLimits(whole=100.0, stall=30.0, slowest=1000.0)
 

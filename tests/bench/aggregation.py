@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aggregator.blobs import BlobStore
-from aggregator.estimation_messages import NextPrior, SiteUpdate
-from aggregator.prior_estimation import EstimationWorker
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.network import Network
-from common.algorithm.prior import initial_prior
-from common.algorithm.statistics import Scaler
-from common.digests import sha256_hex
-from common.models import model_of
-from common.parameter_files import PriorFile, encode_parameters, encode_prior
-from common.plan import load_plan
-from common.study_terms import StudyTerms
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import initial_prior
+from fedmap.files.digests import sha256_hex
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, encode_parameters, encode_prior
+from fedmap.study.plan import load_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.course.messages import NextPrior, SiteUpdate
+from fedmap_aggregator.estimation.process import EstimationWorker
+from fedmap_aggregator.store.blobs import BlobStore
 
-PLAN = Path(__file__).resolve().parents[2] / "lab" / "plans" / "eicu.toml"
+PLAN = Path(__file__).resolve().parents[2] / "lab" / "fedmap_lab" / "plans" / "eicu.toml"
 SITES = 1_000
 MIB = 1 << 20
 

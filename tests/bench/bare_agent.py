@@ -14,20 +14,20 @@ from pathlib import Path
 
 import torch
 
-from aggregator.operator_client import OperatorClient
-from common import pki
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.statistics import FeatureStatistics
-from common.answer_names import answer_digest
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import file_sha256, sha256_hex
-from common.models import model_of
-from common.parameter_files import encode_parameters, encode_statistics, encode_theta
-from common.pki import Identity
-from common.plan import FeatureBlock, StudyPlan
-from common.study_terms import StudyTerms
-from site_agent.connection import Connection, Credentials, Route
-from site_agent.enrolment import read_joining
+from fedmap.algorithm.pooling.statistics import FeatureStatistics
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.files.digests import file_sha256, sha256_hex
+from fedmap.study.answer_names import answer_digest
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import encode_parameters, encode_statistics, encode_theta
+from fedmap.study.plan import FeatureBlock, StudyPlan
+from fedmap.study.terms import StudyTerms
+from fedmap.trust import pki
+from fedmap.trust.pki import Identity
+from fedmap_aggregator.operator.client import OperatorClient
+from fedmap_site.identity.enrolment import read_joining
+from fedmap_site.link.connection import Connection, Credentials, Route
 
 WAIT_SECONDS = 30
 

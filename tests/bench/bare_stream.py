@@ -20,8 +20,8 @@ from pathlib import Path
 
 import grpc
 
-from common.transport.channel_options import CHUNK
-from site_agent.connection import Credentials
+from fedmap.transport.channel_options import CHUNK
+from fedmap_site.link.connection import Credentials
 
 THREADS = 16
 

@@ -15,16 +15,16 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from common.algorithm.prior import initial_prior
-from common.algorithm.statistics import Scaler
-from common.bundles.manifest import Draft, Lineage
-from common.bundles.signing import fingerprint, new_release_key, public_key_of
-from common.bundles.verification import Trust, verify_bundle
-from common.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
-from common.models import model_of
-from common.plan.inputs import planned_inputs
-from common.plan.reading import parse_plan
-from common.study_terms import StudyTerms
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.values import initial_prior
+from fedmap.bundles.manifest import Draft, Lineage
+from fedmap.bundles.verification import Trust, verify_bundle
+from fedmap.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
+from fedmap.study.models import model_of
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 
 RELEASED = 1_767_225_600_000
 YEAR = 365 * 86_400_000

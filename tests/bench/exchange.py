@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import federation_pb2 as pb
 from tests.bench.bare_agent import BareAgent
 from tests.bench.bare_stream import BareClient, bare_client, bare_server
 from tests.bench.federation import ROOT, BenchFederation, bench_federation
@@ -39,7 +39,7 @@ class Answering:
 
 def eicu_plan(convex: bool) -> str:
     """The eICU study's plan, with or without the learned convex part."""
-    text = (ROOT / "lab" / "plans" / "eicu.toml").read_text()
+    text = (ROOT / "lab" / "fedmap_lab" / "plans" / "eicu.toml").read_text()
     return (
         text
         if not convex

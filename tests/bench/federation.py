@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.operator_client import OperatorClient
-from common.plan import parse_plan
-from common.study_terms import StudyTerms
-from lab.local_federation import LocalFederation
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.operator.client import OperatorClient
+from fedmap_lab.local.federation import LocalFederation
 from tests.bench.bare_agent import BareAgent, Enrolled, enrol
 from tests.services.studies import operator
 

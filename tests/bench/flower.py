@@ -16,20 +16,20 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from aggregator.blobs import BlobStore
-from common.data.cohort_directory import read_cohort_directory
-from common.models import model_of
-from common.parameter_files import decode_prior
-from common.plan import StudyPlan, load_plan
-from common.run_folder import PRIOR, read_run
-from common.study_terms import StudyTerms
-from integrations.flower.local_deployment import deploy
-from lab.cohorts import make_cohort
-from lab.engines import make_engine
-from lab.federation import load_federation
-from lab.local_federation import LocalFederation, LocalSite
-from lab.methods.fedmap import FedMap
-from lab.simulation import simulate
+from fedmap.data.cohort_directory import read_cohort_directory
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_prior
+from fedmap.study.plan import StudyPlan, load_plan
+from fedmap.study.run_folder import PRIOR, read_run
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.store.blobs import BlobStore
+from fedmap_flower.processes.deployment import deploy
+from fedmap_lab.cohorts import make_cohort
+from fedmap_lab.federation.engines import make_engine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.local.federation import LocalFederation, LocalSite
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.simulation.simulate import simulate
 from tests.services.studies import SEED, SmallStudy, run_through
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ def _model(plan: StudyPlan, path: Path) -> bytes:
 
 
 def main() -> None:
-    plan = ROOT / "lab" / "plans" / "interval.toml"
+    plan = ROOT / "lab" / "fedmap_lab" / "plans" / "interval.toml"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_cohort("interval", folder / "cohort", SCALE, COHORT_SEED)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import federation_pb2 as pb
 from tests.bench.bare_agent import BareAgent
 from tests.bench.federation import bench_federation
 from tests.bench.transfer import PLAN

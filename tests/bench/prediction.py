@@ -21,21 +21,21 @@ import pyarrow.parquet as pa_parquet
 import torch
 from torch import Tensor, nn
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.layers import BatchNorm, Buffers, Dropout, Linear, Relu
-from common.algorithm.network import Network
-from common.algorithm.statistics import feature_statistics, make_scaler
-from common.data.streaming import FeatureFile
-from common.decision_rules import DecisionRule
-from common.metrics import Threshold
-from common.models import model_of
-from common.plan import FeatureColumn, StudyPlan, load_plan
-from common.plan.inputs import planned_inputs
-from site_agent.predict import PredictOptions, predict_file
-from site_agent.prediction_network import ROWS_AT_ONCE
-from site_agent.prediction_rows import Predictor, ReadyModel
+from fedmap.algorithm.model.layers import BatchNorm, Buffers, Dropout, Linear, Relu
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.statistics import feature_statistics, make_scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.data.streaming import FeatureFile
+from fedmap.metrics import Threshold
+from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.study.models import model_of
+from fedmap.study.plan import FeatureColumn, StudyPlan, load_plan
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap_site.predict.network import ROWS_AT_ONCE
+from fedmap_site.predict.rows import Predictor, ReadyModel
+from fedmap_site.predict.table import PredictOptions, predict_file
 
-PLAN = Path(__file__).resolve().parents[2] / "lab" / "plans" / "interval.toml"
+PLAN = Path(__file__).resolve().parents[2] / "lab" / "fedmap_lab" / "plans" / "interval.toml"
 ROWS = 200_000
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contract.v1 import federation_pb2 as pb
-from common.transport.chunks import byte_chunks
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.transport.chunks import byte_chunks
 from tests.bench.bare_stream import bare_client, bare_server
 from tests.bench.federation import bench_federation
 

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.baseline import Baseline, BaselineTerms
-from common.answer_names import answer_digest, layout_digest
-from common.answers import (
+from fedmap.algorithm.pooling.baseline import Baseline, BaselineTerms
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import ModelError, RejectedError
+from fedmap.metrics import Metric, MetricResult, SkippedMetric, Threshold
+from fedmap.scoring.decision_rules import DecisionRule, RuleTerms, pool_rule
+from fedmap.shift.told.terms import reference_terms
+from fedmap.study.answer_names import answer_digest, layout_digest
+from fedmap.study.answers import (
     result_of,
     rule_answer,
     rule_content_of,
@@ -19,15 +24,10 @@ from common.answers import (
     rule_terms_of,
     score_message,
 )
-from common.contract.v1 import federation_pb2 as pb
-from common.decision_rules import DecisionRule, RuleTerms, pool_rule
-from common.errors import ModelError, RejectedError
-from common.metrics import Metric, MetricResult, SkippedMetric, Threshold
-from common.plan import StudyPlan, load_plan
-from common.plan.inputs import planned_inputs
-from common.shift.terms import reference_terms
+from fedmap.study.plan import StudyPlan, load_plan
+from fedmap.study.plan.inputs import planned_inputs
 
-PLANS = Path(__file__).parents[2] / "lab" / "plans"
+PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"
 
 
 @pytest.fixture

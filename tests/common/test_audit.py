@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.audit import START, AuditEntry, make_entry, parse_entry, verify_chain
-from common.errors import IntegrityError
+from fedmap.errors import IntegrityError
+from fedmap.trust.audit import START, AuditEntry, make_entry, parse_entry, verify_chain
 
 TEXT = st.text(max_size=20)
 CONTENT = st.tuples(st.integers(0, 2**53), TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=3))

@@ -12,12 +12,12 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
-from common.access_words import missing_mount
-from common.durable_files import storage_error
-from common.errors import ConfigError, FedmapError, PortError, StorageError, UnreachableError
-from common.listening import bind_fault, port_error
-from common.program_end import exit_code_of, run_program
-from common.service_config import Section, parse_config
+from fedmap.errors import ConfigError, FedmapError, PortError, StorageError, UnreachableError
+from fedmap.files.access import missing_mount
+from fedmap.files.durable import storage_error
+from fedmap.process.ending import exit_code_of, run_program
+from fedmap.process.listening import bind_fault, port_error
+from fedmap.process.settings import Section, parse_config
 
 
 class Server(Section):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lifelines import KaplanMeierFitter
 
-from common.calibration_bins import BINS, BinTerms, bin_of, bin_range, joined_bins, pool_bins
-from common.meta_analysis import wilson
-from common.metrics.follow_up import FollowUp
-from common.metrics.kaplan_meier import observed_risk
+from fedmap.metrics.follow_up import FollowUp
+from fedmap.metrics.kaplan_meier import observed_risk
+from fedmap.scoring.calibration_bins import BINS, BinTerms, bin_of, bin_range, joined_bins, pool_bins
+from fedmap.scoring.meta_analysis import wilson
 
 FLOOR = 5
 CELLS = st.lists(

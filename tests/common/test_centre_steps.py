@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.algorithm.aggregation import PriorStep
-from common.algorithm.layers import Buffers
-from common.algorithm.prior import Prior
-from common.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
-from common.errors import TrainingError
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.prior.aggregation import PriorStep
+from fedmap.algorithm.prior.values import Prior
+from fedmap.errors import TrainingError
+from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
 
 
 def test_the_most_common_inputs_are_the_usual_ones() -> None:

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorSet
 
-from common.contract.v1 import bundles_pb2, drop_pb2, enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.contract.v1 import bundles_pb2, drop_pb2, enrolment_pb2, federation_pb2, operator_pb2
 
 RECORDED = Path(__file__).with_name("contract-0.1.0.binpb")
 MODULES = (bundles_pb2, drop_pb2, enrolment_pb2, federation_pb2, operator_pb2)

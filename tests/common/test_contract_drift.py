@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = ROOT / "proto" / "fedmap" / "v1"
-PACKAGE = Path("common") / "contract" / "v1"
+SOURCE_ROOT = ROOT / "common"
+PACKAGE = Path("fedmap") / "contract" / "v1"
 
 
 def test_the_committed_code_is_what_the_contract_generates(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_the_committed_code_is_what_the_contract_generates(tmp_path: Path) -> No
     assert made.returncode == 0, made.stderr
     fresh = {file.name: file.read_bytes() for file in (tmp_path / PACKAGE).iterdir()}
     committed = {
-        file.name: file.read_bytes() for file in (ROOT / PACKAGE).glob("*_pb2*.py*") if file.is_file()
+        file.name: file.read_bytes() for file in (SOURCE_ROOT / PACKAGE).glob("*_pb2*.py*") if file.is_file()
     }
     assert fresh.keys() == committed.keys(), "run `make proto`: files were added or removed"
     changed = sorted(name for name in fresh if fresh[name] != committed[name])

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from common.bundles.signing import fingerprint, new_release_key, public_key_of
-from common.deletion import (
+from fedmap.errors import FedmapError, IncompatibleError, IntegrityError, NotAllowedError
+from fedmap.trust.deletion import (
     Deleted,
     DeletionRecord,
     Place,
@@ -19,8 +19,8 @@ from common.deletion import (
     sign_by_release_key,
     sign_by_site,
 )
-from common.errors import FedmapError, IncompatibleError, IntegrityError, NotAllowedError
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from common.algorithm.statistics import feature_statistics
-from common.disclosure import is_small_cell, released_statistics
+from fedmap.algorithm.pooling.statistics import feature_statistics
+from fedmap.scoring.disclosure import is_small_cell, released_statistics
 
 
 def test_zero_and_the_floor_itself_are_no_small_cells() -> None:

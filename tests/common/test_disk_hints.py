@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common import disk_hints
-from common.durable_files import DurableWriter
+from fedmap.files import disk_hints
+from fedmap.files.durable import DurableWriter
 
 LARGE = 9 << 20  # more than is written back at a time
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import drop_files
-from common.contract.v1 import drop_pb2
-from common.digests import sha256_hex
-from common.drop_files import DropFile, DropLimits
-from common.errors import FedmapError, IncompatibleError, IntegrityError, RejectedError, StorageError
-from common.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
+from fedmap.contract.v1 import drop_pb2
+from fedmap.errors import FedmapError, IncompatibleError, IntegrityError, RejectedError, StorageError
+from fedmap.files.digests import sha256_hex
+from fedmap.trust import drop_files
+from fedmap.trust.drop_files import DropFile, DropLimits
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 SITE = Identity("site", "a")

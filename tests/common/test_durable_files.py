@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from common.digests import file_sha256, is_digest, sha256_hex
-from common.durable_files import (
+from fedmap.errors import StorageError
+from fedmap.files.digests import file_sha256, is_digest, sha256_hex
+from fedmap.files.durable import (
     TEMPORARY,
     DurableWriter,
     FolderLock,
@@ -22,7 +23,6 @@ from common.durable_files import (
     storage_error,
     write_durably,
 )
-from common.errors import StorageError
 
 
 def names(folder: Path) -> set[str]:
@@ -184,7 +184,7 @@ def test_a_finished_writer_can_be_looked_at_before_the_commit(tmp_path: Path) ->
 def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path: Path) -> None:
     code = (
         "import os, sys, pathlib\n"
-        "from common.durable_files import DurableWriter\n"
+        "from fedmap.files.durable import DurableWriter\n"
         "writer = DurableWriter(pathlib.Path(sys.argv[1])); writer.write(b'half'); os.kill(os.getpid(), 9)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
@@ -219,7 +219,7 @@ def test_a_second_holder_of_a_lock_is_refused_and_told_who_holds_it(tmp_path: Pa
 def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from common.durable_files import FolderLock\n"
+        "from fedmap.files.durable import FolderLock\n"
         "FolderLock(pathlib.Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()\n"
     )
     holder = subprocess.Popen(

@@ -10,22 +10,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import Baseline
-from common.algorithm.examples import Examples
-from common.calibration_bins import bin_of
-from common.decision_rules import DecisionRule
-from common.evaluation_terms import (
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.pooling.baseline import Baseline
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.metrics import Metric, SkippedMetric, Threshold
+from fedmap.metrics.names import metric_names
+from fedmap.scoring.calibration_bins import bin_of
+from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.scoring.evaluation_terms import (
     Scoring,
     Subgroup,
     calibration_terms,
     measure_with_errors,
     subgroup_scores,
 )
-from common.metrics import Metric, SkippedMetric, Threshold
-from common.metrics.names import metric_names
-from common.models import model_of
-from common.plan import parse_plan
+from fedmap.study.models import model_of
+from fedmap.study.plan import parse_plan
 
 PLAN = """
 [study]

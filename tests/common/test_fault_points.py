@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 
-from common.fault_points import VARIABLE, FaultPoint, reach
+from fedmap.process.fault_points import VARIABLE, FaultPoint, reach
 
 PROGRAM = """
-from common.fault_points import reach
+from fedmap.process.fault_points import reach
 for name in ("other", "here", "here", "here"):
     print(name, flush=True)
     reach(name)

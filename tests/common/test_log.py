@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from common import log
-from common.errors import ConfigError, StorageError
-from common.log import ALLOWED_FIELDS, configure, get_logger
+from fedmap.errors import ConfigError, StorageError
+from fedmap.process import log
+from fedmap.process.log import ALLOWED_FIELDS, configure, get_logger
 
 PLANTED = "NHS-943-476-5919"
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +126,7 @@ def test_the_places_are_those_of_our_own_code(stream: io.StringIO) -> None:
     (line,) = lines(stream)
     assert isinstance(line["where"], list)
     (place,) = line["where"]
-    assert place.startswith("common/log.py:")
+    assert place.startswith("fedmap.process.log:")
 
 
 def test_a_caller_cannot_pass_off_a_message_as_an_error_or_a_place(stream: io.StringIO) -> None:
@@ -179,7 +179,7 @@ def test_a_crashing_thread_is_logged_without_its_message(stream: io.StringIO) ->
 
 
 def test_a_crashing_program_says_so_without_its_message() -> None:
-    code = f"import common.log; common.log.configure('debug'); raise ValueError('{PLANTED}')"
+    code = f"import fedmap.process.log; fedmap.process.log.configure('debug'); raise ValueError('{PLANTED}')"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
     )

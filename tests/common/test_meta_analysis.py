@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.errors import TrainingError
-from common.meta_analysis import FEWEST, pool_estimates, student, wilson
+from fedmap.errors import TrainingError
+from fedmap.scoring.meta_analysis import FEWEST, pool_estimates, student, wilson
 
 SHARES = st.floats(0.05, 0.95)
 ERRORS = st.floats(0.005, 0.2)

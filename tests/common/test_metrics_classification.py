@@ -11,9 +11,9 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from common.errors import PlanError, TrainingError
-from common.metrics import Metric, MetricResult, SkippedMetric, metric_names
-from common.metrics.classification import classification_metrics, multiclass_metrics
+from fedmap.errors import PlanError, TrainingError
+from fedmap.metrics import Metric, MetricResult, SkippedMetric, metric_names
+from fedmap.metrics.classification import classification_metrics, multiclass_metrics
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

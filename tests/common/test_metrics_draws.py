@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.metrics.classification import classification_metrics, multiclass_metrics
-from common.metrics.survival import survival_metrics
-from common.metrics.weighted_classification import (
+from fedmap.metrics.classification import classification_metrics, multiclass_metrics
+from fedmap.metrics.survival import survival_metrics
+from fedmap.metrics.weighted_classification import (
     classification_draws,
     classification_errors,
     multiclass_draws,
     multiclass_errors,
 )
-from common.metrics.weighted_survival import MOST_ROWS, survival_draws, survival_errors
+from fedmap.metrics.weighted_survival import MOST_ROWS, survival_draws, survival_errors
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.integers(0, 2, 300)

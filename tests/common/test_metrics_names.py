@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from common.errors import PlanError, TrainingError
-from common.metrics import (
+from fedmap.errors import PlanError, TrainingError
+from fedmap.metrics import (
     METRICS,
     Metric,
     TaskKind,
@@ -18,9 +18,9 @@ from common.metrics import (
     primary_metric_names,
     shortfall,
 )
-from common.metrics.classification import BINARY_METRICS, MULTICLASS_METRICS
-from common.metrics.names import chosen_metric_names
-from common.metrics.survival import SURVIVAL_METRICS
+from fedmap.metrics.classification import BINARY_METRICS, MULTICLASS_METRICS
+from fedmap.metrics.names import chosen_metric_names
+from fedmap.metrics.survival import SURVIVAL_METRICS
 
 BINARY = {
     "auroc",
@@ -99,6 +99,6 @@ def test_a_metric_is_never_nan() -> None:
 
 def test_checking_a_plan_does_not_load_scikit_learn() -> None:
     script = (
-        "import sys, common.metrics; sys.exit(any(m in sys.modules for m in ('sklearn', 'sksurv', 'scipy')))"
+        "import sys, fedmap.metrics; sys.exit(any(m in sys.modules for m in ('sklearn', 'sksurv', 'scipy')))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
 
-from common.errors import TrainingError
-from common.metrics import Metric, MetricResult, SkippedMetric, metric_names
-from common.metrics.survival import survival_metrics
+from fedmap.errors import TrainingError
+from fedmap.metrics import Metric, MetricResult, SkippedMetric, metric_names
+from fedmap.metrics.survival import survival_metrics
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.layers import Buffers, Dropout, Linear, Pass
-from common.algorithm.network import Network
-from common.algorithm.settings import PriorSettings
-from common.errors import ModelError
-from common.models import build_network
-from common.plan.sections import ModelSection
+from fedmap.algorithm.model.layers import Buffers, Dropout, Linear, Pass
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.settings import PriorSettings
+from fedmap.errors import ModelError
+from fedmap.study.models import build_network
+from fedmap.study.plan.sections import ModelSection
 
 Groups = Sequence[tuple[str, Sequence[int]]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import RejectedError
-from common.names import (
+from fedmap.errors import RejectedError
+from fedmap.names import (
     check_operator_name,
     check_region,
     check_site_name,

@@ -11,16 +11,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.baseline import BaselineTerms
-from common.algorithm.layers import BatchNorm, Buffers, Linear, Relu
-from common.algorithm.local_round import OwnModel
-from common.algorithm.network import Network
-from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.settings import PriorSettings
-from common.algorithm.statistics import FeatureStatistics, Scaler
-from common.errors import ModelError, StorageError
-from common.parameter_files import (
+from fedmap.algorithm.fit.round import OwnModel
+from fedmap.algorithm.model.layers import BatchNorm, Buffers, Linear, Relu
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.baseline import BaselineTerms
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.algorithm.settings import PriorSettings
+from fedmap.errors import ModelError, StorageError
+from fedmap.study.parameter_files import (
     PriorFile,
     decode_baseline,
     decode_own_model,

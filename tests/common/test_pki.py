@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError
-from common.pki import (
+from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError
+from fedmap.trust.pki import (
     CertificateAuthority,
     Identity,
     PrivateKey,

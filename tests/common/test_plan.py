@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from common.errors import PlanError
-from common.plan import FeatureBlock, StudyPlan, load_plan, parse_plan
-from common.plan.values import canonical_text
+from fedmap.errors import PlanError
+from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan, parse_plan
+from fedmap.study.plan.values import canonical_text
 
-PLANS = Path(__file__).parents[2] / "lab" / "plans"
+PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"
 
 STUDY = """
 [study]

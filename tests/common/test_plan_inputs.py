@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.data.features import encode_features
-from common.models import build_model, model_of
-from common.plan import FeatureBlock, StudyPlan, load_plan
-from common.plan.inputs import planned_inputs
+from fedmap.data.features import encode_features
+from fedmap.study.models import build_model, model_of
+from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan
+from fedmap.study.plan.inputs import planned_inputs
 
-PLANS = sorted((Path(__file__).parents[2] / "lab" / "plans").glob("*.toml"))
+PLANS = sorted((Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans").glob("*.toml"))
 
 
 def invented_frame(plan: StudyPlan) -> pd.DataFrame:

@@ -6,11 +6,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import aggregator.cli
-import lab.cli
-import site_agent.cli
+import fedmap_aggregator.cli.main
+import fedmap_lab.cli.main
+import fedmap_site.cli.main
 
-PROGRAMS = {"aggregator": aggregator.cli.app, "lab": lab.cli.app, "site": site_agent.cli.app}
+PROGRAMS = {
+    "aggregator": fedmap_aggregator.cli.main.app,
+    "lab": fedmap_lab.cli.main.app,
+    "site": fedmap_site.cli.main.app,
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from common.errors import ConfigError
-from common.names import SiteName
-from common.service_config import OptionalPath, Section, parse_config, read_config
+from fedmap.errors import ConfigError
+from fedmap.names import SiteName
+from fedmap.process.settings import OptionalPath, Section, parse_config, read_config
 
 
 class Retry(Section):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.metrics import Metric, SkippedMetric
-from common.metrics import weighted_classification as by_class
-from common.metrics import weighted_survival as by_time
-from common.metrics.classification import classification_metrics, multiclass_metrics
-from common.metrics.follow_up import FollowUp
-from common.metrics.resampling import DRAWS
-from common.metrics.survival import survival_metrics
-from common.metrics.weighted_classification import classification_errors, multiclass_errors
-from common.metrics.weighted_survival import MOST_ROWS, survival_errors
+from fedmap.metrics import Metric, SkippedMetric
+from fedmap.metrics import weighted_classification as by_class
+from fedmap.metrics import weighted_survival as by_time
+from fedmap.metrics.classification import classification_metrics, multiclass_metrics
+from fedmap.metrics.follow_up import FollowUp
+from fedmap.metrics.resampling import DRAWS
+from fedmap.metrics.survival import survival_metrics
+from fedmap.metrics.weighted_classification import classification_errors, multiclass_errors
+from fedmap.metrics.weighted_survival import MOST_ROWS, survival_errors
 
 Floats = NDArray[np.float64]
 GRID = np.arange(1.0, 6.0)

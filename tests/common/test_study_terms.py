@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PlanError
-from common.plan import load_plan
-from common.study_terms import MOST_ROUNDS, StudyTerms, parse_terms
+from fedmap.errors import PlanError
+from fedmap.study.plan import load_plan
+from fedmap.study.terms import MOST_ROUNDS, StudyTerms, parse_terms
 
-PLANS = sorted((Path(__file__).parents[2] / "lab" / "plans").glob("*.toml"))
+PLANS = sorted((Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans").glob("*.toml"))
 
 
 def terms(name: str = "uci-heart", **options: int) -> StudyTerms:

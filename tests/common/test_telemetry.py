@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from common.errors import ConfigError, PortError
-from common.telemetry import TelemetryServer, split_listen
+from fedmap.errors import ConfigError, PortError
+from fedmap.process.telemetry import TelemetryServer, split_listen
 
 
 class Readiness:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lab.local_federation import LocalFederation, command_path
+from fedmap_lab.local.federation import LocalFederation, command_path
 from tests.containers.centre import Centre, running_centre
 from tests.containers.engine import IMAGES, find_engine
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operator_profile import OperatorProfile, profile_text
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap_aggregator.identity.profile import OperatorProfile, profile_text
 from tests.containers.centre import READY_WITHIN_SECONDS, Centre, running_centre
 from tests.containers.engine import IMAGES, ROOT, Engine, wait_until
 

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from aggregator.liveness import Presence
-from aggregator.metrics import PREFIX as AGGREGATOR
-from aggregator.metrics import AggregatorMetrics, Progress
-from aggregator.study_metrics import StudyMetrics
-from common.gauges import DiskSpace
-from site_agent.metrics import PREFIX as SITE
-from site_agent.metrics import SiteMetrics
+from fedmap.process.gauges import DiskSpace
+from fedmap_aggregator.metrics import PREFIX as AGGREGATOR
+from fedmap_aggregator.metrics import AggregatorMetrics, Progress
+from fedmap_aggregator.studies.liveness import Presence
+from fedmap_aggregator.study_metrics import StudyMetrics
+from fedmap_site.metrics import PREFIX as SITE
+from fedmap_site.metrics import SiteMetrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.local_federation import LocalFederation
+from fedmap_lab.local.federation import LocalFederation
 from tests.deploy.loopback_only import Outcome, WithNetwork
 from tests.lab.conftest import write_site
 from tests.services.guide_pages import blocks_of, console_lines

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from common.service_config import read_config
-from site_agent.config import SiteConfig
+from fedmap.process.settings import read_config
+from fedmap_site.config import SiteConfig
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

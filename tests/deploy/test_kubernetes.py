@@ -13,13 +13,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.core import TyperGroup
 
-import aggregator.cli
-import site_agent.cli
-from aggregator.config import AggregatorConfig, port_of
-from common.service_config import parse_config
-from common.telemetry import TelemetryServer
-from site_agent.config import SiteConfig
-from site_agent.policy import read_policy
+import fedmap_aggregator.cli.main
+import fedmap_site.cli.main
+from fedmap.process.settings import parse_config
+from fedmap.process.telemetry import TelemetryServer
+from fedmap_aggregator.config import AggregatorConfig, port_of
+from fedmap_site.config import SiteConfig
+from fedmap_site.policy import read_policy
 from tests.deploy.kubernetes_files import FOLDER, OVERLAYS, Built, built, manifests
 
 VERSION = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]["version"]
@@ -180,7 +180,7 @@ def test_probes_ask_for_pages_that_are_really_served(overlay: Built) -> None:
 
 
 def test_containers_run_commands_and_options_that_exist(overlay: Built) -> None:
-    app = site_agent.cli.app if overlay.is_site else aggregator.cli.app
+    app = fedmap_site.cli.main.app if overlay.is_site else fedmap_aggregator.cli.main.app
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     for container in overlay.containers():

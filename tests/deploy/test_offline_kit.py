@@ -17,9 +17,8 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-import aggregator.cli
-import site_agent.cli
-from common.errors import ConfigError, IntegrityError
+import fedmap_aggregator.cli.main
+import fedmap_site.cli.main
 from deploy.offline_kit.bill import faults_of
 from deploy.offline_kit.image_archive import read_image, save_image
 from deploy.offline_kit.kit_archive import write_archive, write_sums
@@ -32,6 +31,7 @@ from deploy.offline_kit.wheelhouse import (
     platform_tags,
     read_wheelhouse,
 )
+from fedmap.errors import ConfigError, IntegrityError
 from tests.deploy.kit_parts import ROOT, SOURCE, make_image, make_parts, make_wheel, make_wheels, usual_layers
 
 
@@ -320,7 +320,7 @@ def test_every_file_that_a_kit_promises_is_in_the_project(role: Role) -> None:
 @pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
 def test_the_instructions_name_commands_that_exist(role: Role) -> None:
     text = (ROOT / "deploy" / "offline_kit" / role.instructions).read_text()
-    app = {"site": site_agent.cli.app, "aggregator": aggregator.cli.app}[role.name]
+    app = {"site": fedmap_site.cli.main.app, "aggregator": fedmap_aggregator.cli.main.app}[role.name]
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     named = set(re.findall(rf"(?:bin/{role.program}|@IMAGE@|--rm agent) ([a-z][a-z-]+)", text))

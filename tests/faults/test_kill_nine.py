@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from common.fault_points import VARIABLE
-from lab.local_federation import LocalFederation
-from lab.simulation import Study
+from fedmap.process.fault_points import VARIABLE
+from fedmap_lab.local.federation import LocalFederation
+from fedmap_lab.simulation.simulate import Study
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated

@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.plan import load_plan
-from common.study_terms import StudyTerms
-from integrations.flower.client import make_client_app
-from integrations.flower.node import hospital_node
+from fedmap.study.plan import load_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_flower.node.client import make_client_app
+from fedmap_flower.node.node import hospital_node
 from tests.services.studies import SEED, SmallStudy, small_study
 
 ROUNDS = 2

@@ -19,19 +19,19 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
-from common.algorithm.local_rule import LocalRule
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings
-from common.plan import load_plan
-from integrations.flower.records import read_order
-from integrations.flower.server import run_study
-from lab.engines import Engine, EngineName, make_engine
-from lab.federation import load_federation
-from lab.local_federation import LocalSite
-from lab.methods.fedmap import FedMap
-from lab.results import write_study
-from lab.simulation import simulate
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.plan import load_plan
+from fedmap_flower.centre.server import run_study
+from fedmap_flower.records import read_order
+from fedmap_lab.federation.engines import Engine, EngineName, make_engine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.local.federation import LocalSite
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.simulation.results import write_study
+from fedmap_lab.simulation.simulate import simulate
 from tests.integrations.conftest import GridInHand, Spoil, in_flower, nodes_of, terms_of
 from tests.services.studies import SEED, SmallStudy
 

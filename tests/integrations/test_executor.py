@@ -7,7 +7,7 @@ import threading
 
 from flwr.clientapp import ClientApp
 
-from integrations.flower.executor import InstalledAppExecutor
+from fedmap_flower.processes.executor import InstalledAppExecutor
 
 
 def test_an_executor_whose_supernode_has_died_stops_when_it_is_told_to() -> None:

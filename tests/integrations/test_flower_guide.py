@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from common.certificates import Identity
-from common.pki import CertificateAuthority, key_pem, new_key
-from common.run_folder import read_run
-from integrations.flower.flower_commands import command_path, environment, free_port, stop_group
-from integrations.flower.flower_commands import wait_until_healthy as wait_for
+from fedmap.study.run_folder import read_run
+from fedmap.trust.certificates import Identity
+from fedmap.trust.pki import CertificateAuthority, key_pem, new_key
+from fedmap_flower.processes.commands import command_path, environment, free_port, stop_group
+from fedmap_flower.processes.commands import wait_until_healthy as wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "flower.md").read_text()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from aggregator.cli_flower import import_flower_command
-from common.bundles.manifest import MANIFEST
-from common.errors import FedmapError
-from integrations.flower.records import read_order
-from integrations.flower.server import run_study
+from fedmap.bundles.manifest import MANIFEST
+from fedmap.errors import FedmapError
+from fedmap_aggregator.cli.flower import import_flower_command
+from fedmap_flower.centre.server import run_study
+from fedmap_flower.records import read_order
 from tests.forked_programs import run_forked
 from tests.integrations.conftest import ROUNDS, GridInHand, in_flower, nodes_of, terms_of
 from tests.lab.conftest import BINARY_PLAN

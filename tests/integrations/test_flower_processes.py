@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.data.cohort_directory import read_cohort_directory
-from common.models import model_of
-from common.parameter_files import decode_parameters, decode_prior
-from common.run_folder import read_run
-from common.study_terms import StudyTerms
-from integrations.flower.flower_commands import FlowerRun, command_path, environment, run_to_its_end
-from integrations.flower.local_deployment import SUPERLINK, LocalDeployment
+from fedmap.data.cohort_directory import read_cohort_directory
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_parameters, decode_prior
+from fedmap.study.run_folder import read_run
+from fedmap.study.terms import StudyTerms
+from fedmap_flower.processes.commands import FlowerRun, command_path, environment, run_to_its_end
+from fedmap_flower.processes.deployment import SUPERLINK, LocalDeployment
 from tests.integrations.conftest import POLICY, ROUNDS, terms_of
 from tests.services.studies import SEED, SmallStudy, small_study
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
-from common.study_terms import StudyTerms
-from integrations.flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
-from integrations.flower.strategy import FedMAP
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.files.digests import sha256_hex
+from fedmap.study.terms import StudyTerms
+from fedmap_flower.centre.strategy import FedMAP
+from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
 from tests.integrations.conftest import POLICY, GridInHand, NodeInHand
 
 

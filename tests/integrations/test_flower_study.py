@@ -13,22 +13,22 @@ import torch
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
-from common.errors import ConflictError, RejectedError, TrainingError, UnreachableError
-from common.models import model_of
-from common.parameter_files import decode_parameters, decode_prior, named_parameters
-from common.run_folder import read_run
-from common.study_terms import StudyTerms
-from common.tensor_files import encode_tensors
-from integrations.flower.client import make_client_app
-from integrations.flower.exchange import Exchange, Member, Question, Step
-from integrations.flower.grid_nodes import wait_for_nodes
-from integrations.flower.node import simulated_node
-from integrations.flower.outcome import run_told, status_of
-from integrations.flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
-from integrations.flower.server import FAILED, run_settings, run_study
-from integrations.flower.strategy import FedMAP
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import ConflictError, RejectedError, TrainingError, UnreachableError
+from fedmap.files.digests import sha256_hex
+from fedmap.files.tensors import encode_tensors
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_parameters, decode_prior, named_parameters
+from fedmap.study.run_folder import read_run
+from fedmap.study.terms import StudyTerms
+from fedmap_flower.centre.exchange import Exchange, Member, Question, Step
+from fedmap_flower.centre.grid_nodes import wait_for_nodes
+from fedmap_flower.centre.outcome import run_told, status_of
+from fedmap_flower.centre.server import FAILED, run_settings, run_study
+from fedmap_flower.centre.strategy import FedMAP
+from fedmap_flower.node.client import make_client_app
+from fedmap_flower.node.node import simulated_node
+from fedmap_flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
 from tests.integrations.conftest import GridInHand, NodeInHand, Spoil, nodes_of, terms_of
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.studies import SmallStudy, small_study
@@ -271,7 +271,7 @@ def test_a_crash_in_training_is_answered_as_a_failure(
     def crash(*_: object) -> None:
         raise RuntimeError("patient 4711")
 
-    monkeypatch.setattr("integrations.flower.client.AnswerChecks.run", crash)
+    monkeypatch.setattr("fedmap_flower.node.client.AnswerChecks.run", crash)
     with pytest.raises(TrainingError, match="the fit gave no usable result"):
         run(nodes, terms, tmp_path / "out")
     told = json.loads((tmp_path / "out" / FAILED).read_text())

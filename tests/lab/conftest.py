@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.plan import StudyPlan, parse_plan
+from fedmap.study.plan import StudyPlan, parse_plan
 
 BINARY_PLAN = """
 [study]

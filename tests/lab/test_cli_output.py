@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lab import cli_output
+from fedmap_lab.cli import output as cli_output
 
 
 @pytest.mark.parametrize("seconds", [10, 40, 600])

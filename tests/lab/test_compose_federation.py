@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from common.data.cohort_directory import read_cohort_directory
-from common.digests import sha256_hex
-from common.errors import DataError, StateError
-from lab.cli_output import PLANS
-from lab.cohorts import make_cohort
-from lab.compose_federation import OWN_DATA, PLACES, Wanted, hand_out
+from fedmap.data.cohort_directory import read_cohort_directory
+from fedmap.errors import DataError, StateError
+from fedmap.files.digests import sha256_hex
+from fedmap_lab.cli.output import PLANS
+from fedmap_lab.cohorts import make_cohort
+from fedmap_lab.local.compose import OWN_DATA, PLACES, Wanted, hand_out
 
 WANTED = Wanted(PLANS / "interval.toml", "interval", Path("none"), scale=0.02, rounds=3, seed=7)
 

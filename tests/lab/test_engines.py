@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.evaluation import outputs
-from common.plan import StudyPlan
-from lab.engines import LoopEngine, VectorisedEngine
-from lab.federation import load_federation
-from lab.methods.fedavg import FedAvg
-from lab.methods.fedmap import FedMap
-from lab.methods.individual import Individual
-from lab.methods.method import Method, Trained
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.scoring.evaluation import outputs
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import LoopEngine, VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.fedavg import FedAvg
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.individual import Individual
+from fedmap_lab.methods.method import Method, Trained
 from tests.lab.conftest import MakeCohort
 
 UNEQUAL = {"large": (1, 300), "middle": (1, 129), "small": (1, 40), "odd": (1, 201), "tiny": (1, 23)}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.errors import DataError
-from common.plan import StudyPlan
-from lab.federation import load_federation
+from fedmap.errors import DataError
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.sites import load_federation
 from tests.lab.conftest import MakeCohort, write_site
 
 SITES = {"one": (1, 120), "two": (1, 90), "three": (2, 60), "four": (3, 30)}

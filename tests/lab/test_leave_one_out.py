@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError
-from lab.leave_one_out import leave_one_out
+from fedmap.errors import DataError
+from fedmap_lab.local.leave_one_out import leave_one_out
 from tests.services.studies import small_study
 
 

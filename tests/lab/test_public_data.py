@@ -10,12 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from common.data.eicu import PHYSIOLOGY, EicuRules
-from common.data.loading import load_site
-from common.data.vocabulary import from_json
-from common.errors import DataError, FedmapError
-from common.plan import load_plan
-from lab.public_data import ImportSummary, import_eicu, import_tcga_brca, import_uci_heart
+from fedmap.data.eicu.extraction import PHYSIOLOGY, EicuRules
+from fedmap.data.eicu.vocabulary import from_json
+from fedmap.data.loading import load_site
+from fedmap.errors import DataError, FedmapError
+from fedmap.study.plan import load_plan
+from fedmap_lab.cohorts.public_data import ImportSummary, import_eicu, import_tcga_brca, import_uci_heart
 
 PROJECT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))
@@ -288,7 +288,7 @@ def test_the_demo_plan_loads_every_region_of_the_imported_demo(tmp_path: Path) -
     assert summary.vocabulary is not None
     assert len(summary.vocabulary.with_prefix("drug_")) == 40
     assert len(summary.vocabulary.with_prefix("dx_")) == 30
-    plan = load_plan(PROJECT / "lab" / "plans" / "eicu-demo.toml")
+    plan = load_plan(PROJECT / "lab" / "fedmap_lab" / "plans" / "eicu-demo.toml")
     for site in summary.sites:
         dataset = load_site(plan, site.site, tmp_path / "out" / f"{site.site}.parquet", site.tier)
         assert len(dataset.layout.names) == 77

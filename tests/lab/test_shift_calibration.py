@@ -1,6 +1,6 @@
 """The shift check keeps its promise on synthetic practices and donors: few false alarms, few misses.
 
-A quick, seeded part of `python -m lab.shift_calibration`.
+A quick, seeded part of `python -m fedmap_lab.bench.shift_calibration`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from lab.shift_calibration import Tally, calibrate, draw_sites, power_alone, show
+from fedmap_lab.bench.shift_calibration import Tally, calibrate, draw_sites, power_alone, show
 
 
 def test_clinics_like_the_federation_pass_and_a_shift_of_one_deviation_is_found() -> None:

@@ -9,17 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from common.algorithm.aggregation import SiteParameters
-from common.errors import FedmapError, TrainingError
-from common.metrics import Metric, SkippedMetric
-from common.plan import StudyPlan
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.figures import draw_convergence
-from lab.methods import METHODS
-from lab.methods.fedmap import FedMap
-from lab.results import study_directory, summarise, write_study
-from lab.simulation import Study, simulate
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.errors import FedmapError, TrainingError
+from fedmap.metrics import Metric, SkippedMetric
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.local.figures import draw_convergence
+from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.simulation.results import study_directory, summarise, write_study
+from fedmap_lab.simulation.simulate import Study, simulate
 from tests.lab.conftest import MakeCohort
 
 SITES = {"one": (1, 200), "two": (1, 150), "three": (1, 120), "four": (2, 80), "five": (3, 60)}

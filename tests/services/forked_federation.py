@@ -1,4 +1,4 @@
-"""A federation as `lab.local_federation` has it, whose processes find their libraries loaded."""
+"""A federation as `fedmap_lab.local.federation` has it, whose processes find their libraries loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.local_federation import LocalFederation
+from fedmap_lab.local.federation import LocalFederation
 from tests.forked_programs import ForkedProgram, run_forked
 
 

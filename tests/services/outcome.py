@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from aggregator.blobs import BlobStore
-from common.contract.v1 import operator_pb2 as pb
-from common.models import model_of
-from common.parameter_files import decode_parameters, decode_prior
-from common.plan import load_plan
-from lab.local_federation import LocalFederation
-from lab.simulation import Study
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_parameters, decode_prior
+from fedmap.study.plan import load_plan
+from fedmap_aggregator.store.blobs import BlobStore
+from fedmap_lab.local.federation import LocalFederation
+from fedmap_lab.simulation.simulate import Study
 from tests.services.studies import SmallStudy
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.local_federation import ends_with_parent, free_port
+from fedmap_lab.local.federation import ends_with_parent, free_port
 from tests.deploy.monitoring_files import MONITORING, program
 
 _TENTHS = 10 * 180

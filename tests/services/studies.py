@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.operator_client import OperatorClient
-from aggregator.operator_profile import read_profile
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import UnreachableError
-from common.plan import load_plan
-from lab.engines import make_engine
-from lab.federation import load_federation
-from lab.local_federation import LocalFederation, LocalSite
-from lab.methods.fedmap import FedMap
-from lab.simulation import Study, simulate
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import UnreachableError
+from fedmap.study.plan import load_plan
+from fedmap_aggregator.identity.profile import read_profile
+from fedmap_aggregator.operator.client import OperatorClient
+from fedmap_lab.federation.engines import make_engine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.local.federation import LocalFederation, LocalSite
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.simulation.simulate import Study, simulate
 from tests.lab.conftest import BINARY_PLAN, write_site
 
 SEED = 11

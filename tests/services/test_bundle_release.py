@@ -16,21 +16,21 @@ import grpc
 import pytest
 import torch
 
-from aggregator.blobs import BlobStore
-from common.bundles.loading import load_prior, load_shared
-from common.bundles.verification import Trust, VerifiedBundle, verify_bundle
-from common.bundles.withdrawals import read_withdrawals
-from common.contract.v1 import bundles_pb2, enrolment_pb2, operator_pb2
-from common.contract.v1.bundles_pb2_grpc import BundleServiceStub
-from common.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
-from common.digests import sha256_hex
-from common.errors import FedmapError, NotAllowedError, NotFoundError, StateError
-from common.models import model_of
-from common.parameter_files import decode_prior
-from common.pki import Identity, key_pem, make_csr, new_key
-from common.plan import load_plan
-from common.transport.status import raise_typed
-from lab.local_federation import LocalFederation, free_port
+from fedmap.bundles.loading import load_prior, load_shared
+from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
+from fedmap.bundles.withdrawals import read_withdrawals
+from fedmap.contract.v1 import bundles_pb2, enrolment_pb2, operator_pb2
+from fedmap.contract.v1.bundles_pb2_grpc import BundleServiceStub
+from fedmap.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
+from fedmap.errors import FedmapError, NotAllowedError, NotFoundError, StateError
+from fedmap.files.digests import sha256_hex
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_prior
+from fedmap.study.plan import load_plan
+from fedmap.transport.status import raise_typed
+from fedmap.trust.pki import Identity, key_pem, make_csr, new_key
+from fedmap_aggregator.store.blobs import BlobStore
+from fedmap_lab.local.federation import LocalFederation, free_port
 from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, operator, run_through, small_study
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.local_federation import command_path
+from fedmap_lab.local.federation import command_path
 
 
 def demo(out: Path, *options: str) -> subprocess.Popen[str]:

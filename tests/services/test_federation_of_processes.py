@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.metrics import Metric
-from lab.local_federation import LocalFederation
+from fedmap.metrics import Metric
+from fedmap_lab.local.federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN
 from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated

@@ -17,8 +17,8 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-import site_agent.cli
-from lab.local_federation import LocalFederation
+import fedmap_site.cli.main
+from fedmap_lab.local.federation import LocalFederation
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.forked_federation import ForkedFederation
@@ -171,14 +171,14 @@ def documented(page: str) -> list[str]:
 @pytest.mark.parametrize("line", [*documented(PAGE), *documented("assurance.md")])
 def test_every_command_of_the_pages_exists_with_its_options(line: str) -> None:
     words = words_of(line)[1:]
-    command = typer.main.get_command(site_agent.cli.app)
+    command = typer.main.get_command(fedmap_site.cli.main.app)
     while isinstance(command, TyperGroup):
         command = command.commands[words.pop(0)] if words and words[0] in command.commands else command
         if isinstance(command, TyperGroup) and (not words or words[0] not in command.commands):
             break
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
-    assert words_of(line)[1] in typer.main.get_command(site_agent.cli.app).commands  # type: ignore[attr-defined]
+    assert words_of(line)[1] in typer.main.get_command(fedmap_site.cli.main.app).commands  # type: ignore[attr-defined]
 
 
 def test_every_message_that_the_page_explains_is_one_that_the_programs_give() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.contract.v1 import operator_pb2 as pb
-from common.errors import StateError
-from lab.local_federation import LocalFederation, command_path
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import StateError
+from fedmap_lab.local.federation import LocalFederation, command_path
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import SmallStudy, assemble, run_through, small_study

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import aggregator.cli
-from aggregator.cli_output import answer, load_config
-from aggregator.initialise import load_authority
-from aggregator.wiring import Aggregator
-from common.contract.v1 import federation_pb2
-from common.study_terms import StudyTerms
+import fedmap_aggregator.cli.main
+from fedmap.contract.v1 import federation_pb2
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.cli.output import answer, load_config
+from fedmap_aggregator.identity.initialise import load_authority
+from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import scripted
 from tests.aggregator.commands import free_port
@@ -66,7 +66,7 @@ class Centre:
         changed = command
         for old, new in {"fedmap.example.org:8443": f"localhost:{self._port}", **instead}.items():
             changed = changed.replace(old, new)
-        done = CliRunner().invoke(aggregator.cli.app, words_of(changed)[1:], input=answers)
+        done = CliRunner().invoke(fedmap_aggregator.cli.main.app, words_of(changed)[1:], input=answers)
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
         self.printed[command] = str(done.output)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import AggregatorConfig
-from aggregator.state_layout import make_store
-from common.deletion import Trust, read_deletion
-from common.fault_points import VARIABLE
-from common.service_config import read_config
-from lab.local_federation import LocalFederation
+from fedmap.process.fault_points import VARIABLE
+from fedmap.process.settings import read_config
+from fedmap.trust.deletion import Trust, read_deletion
+from fedmap_aggregator.config import AggregatorConfig
+from fedmap_aggregator.store.layout import make_store
+from fedmap_lab.local.federation import LocalFederation
 from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, small_study, start, wait_until_ended

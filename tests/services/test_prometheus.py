@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.contract.v1 import operator_pb2 as pb
-from lab.local_federation import LocalFederation, free_port
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap_lab.local.federation import LocalFederation, free_port
 from tests.deploy.monitoring_files import Query, alerts, existing_metrics, program, queries
 from tests.services.prometheus import Prometheus, running_prometheus
 from tests.services.studies import assemble, operator, small_study, start

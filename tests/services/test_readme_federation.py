@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lab.local_federation import free_port
-from site_agent.outbox_item import OutboxItem, read_item
+from fedmap_lab.local.federation import free_port
+from fedmap_site.exit.item import OutboxItem, read_item
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.services.studies import small_study
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import StateError
-from lab.local_federation import LocalFederation
+from fedmap.errors import StateError
+from fedmap_lab.local.federation import LocalFederation
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.forked_federation import ForkedFederation
 from tests.services.guide_pages import DOCS, blocks_of, words_of

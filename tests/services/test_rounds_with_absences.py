@@ -12,27 +12,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.computation import step_of
-from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
-from common.algorithm.local_rule import LocalRule
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings
-from common.contract.v1 import federation_pb2 as pb
-from common.contract.v1 import operator_pb2
-from common.models import model_of
-from common.parameter_files import decode_prior
-from common.plan import StudyPlan, parse_plan
-from common.study_terms import StudyTerms
-from lab.engines import LoopEngine
-from lab.federation import load_federation
-from lab.methods.fedmap import FedMap
-from lab.methods.method import Trained
-from site_agent.audit_log import AuditLog
-from site_agent.config import DataSection
-from site_agent.outbox import Outbox
-from site_agent.policy import SitePolicy
-from site_agent.state import SiteState
-from site_agent.workplace import Workplace
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import operator_pb2
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import decode_prior
+from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.course.computation import step_of
+from fedmap_lab.federation.engines import LoopEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.method import Trained
+from fedmap_site.config import DataSection
+from fedmap_site.exit.outbox import Outbox
+from fedmap_site.loop.workplace import Workplace
+from fedmap_site.policy import SitePolicy
+from fedmap_site.state.audit_log import AuditLog
+from fedmap_site.state.studies import SiteState
 from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in
 from tests.aggregator.small_study import Small
 from tests.site_agent.stages import BINARY, SURVIVAL, write_site

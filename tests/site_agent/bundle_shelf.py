@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from common.audit import AuditEntry
-from common.bundles.signing import fingerprint, new_release_key, public_key_of
-from common.bundles.withdrawals import Withdrawal, Withdrawals, write_withdrawals
-from site_agent.audit_log import AuditLog
-from site_agent.bundle_store import BundleStore
+from fedmap.bundles.withdrawals import Withdrawal, Withdrawals, write_withdrawals
+from fedmap.trust.audit import AuditEntry
+from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.state.audit_log import AuditLog
 from tests.common.bundles.examples import NOW, released, write_example
 
 DAY_MS = 86_400_000

@@ -16,21 +16,21 @@ from typing import Any, Self
 
 import grpc
 
-from common.answer_names import answer_digest
-from common.contract.v1 import bundles_pb2, bundles_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
-from common.contract.v1 import federation_pb2 as pb
-from common.contract.v1.federation_pb2_grpc import (
+from fedmap.contract.v1 import bundles_pb2, bundles_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.federation_pb2_grpc import (
     FederationServiceServicer,
     add_FederationServiceServicer_to_server,
 )
-from common.digests import sha256_hex
-from common.errors import FedmapError
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
-from common.transport.channel_options import server_options
-from common.transport.chunks import byte_chunks
-from common.transport.status import to_status, to_trailers
-from site_agent.connection import Connection, Credentials, Route
-from site_agent.identity_files import SiteIdentity
+from fedmap.errors import FedmapError
+from fedmap.files.digests import sha256_hex
+from fedmap.study.answer_names import answer_digest
+from fedmap.transport.channel_options import server_options
+from fedmap.transport.chunks import byte_chunks
+from fedmap.transport.status import to_status, to_trailers
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap_site.identity.files import SiteIdentity
+from fedmap_site.link.connection import Connection, Credentials, Route
 
 Context = Any  # grpc.ServicerContext; its generic form differs between stub versions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 from tests.site_agent.federation_double import now
 
 GATEWAY = "Hospital web gateway"

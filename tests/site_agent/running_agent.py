@@ -9,21 +9,21 @@ from pathlib import Path
 
 import torch
 
-from common.algorithm.prior import initial_parameters, initial_prior
-from common.algorithm.statistics import Scaler
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
-from common.models import model_of
-from common.parameter_files import PriorFile, encode_prior
-from common.plan import parse_plan
-from common.service_config import read_config
-from common.study_terms import StudyTerms
-from site_agent.config import SiteConfig
-from site_agent.identity_files import write_identity
-from site_agent.notices import Notice
-from site_agent.outbox import Outbox
-from site_agent.stopping import Stop
-from site_agent.wiring import Site, clock_ms, run_agent
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.values import initial_parameters, initial_prior
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.files.digests import sha256_hex
+from fedmap.process.settings import read_config
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, encode_prior
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_site.config import SiteConfig
+from fedmap_site.exit.outbox import Outbox
+from fedmap_site.identity.files import write_identity
+from fedmap_site.loop.notices import Notice
+from fedmap_site.loop.stopping import Stop
+from fedmap_site.wiring import Site, clock_ms, run_agent
 from tests.lab.conftest import BINARY_PLAN, write_site
 from tests.site_agent.federation_double import AggregatorDouble
 

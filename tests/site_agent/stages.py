@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from common.algorithm.prior import draw_initial_site, initial_parameters, initial_prior
-from common.algorithm.statistics import make_scaler, pool_statistics
-from common.contract.v1 import federation_pb2 as pb
-from common.data.site_dataset import SiteDataset
-from common.disclosure import released_statistics
-from common.models import model_of
-from common.parameter_files import PriorFile
-from common.plan import parse_plan
-from common.study_terms import StudyTerms
-from site_agent.audit_log import AuditLog
-from site_agent.data_loader import DataLoader
-from site_agent.egress import ExitGate
-from site_agent.outbox import Outbox
-from site_agent.policy import SitePolicy
-from site_agent.state import SiteState
+from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
+from fedmap.algorithm.prior.values import draw_initial_site, initial_parameters, initial_prior
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.scoring.disclosure import released_statistics
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_site.data.loader import DataLoader
+from fedmap_site.exit.gate import ExitGate
+from fedmap_site.exit.outbox import Outbox
+from fedmap_site.policy import SitePolicy
+from fedmap_site.state.audit_log import AuditLog
+from fedmap_site.state.studies import SiteState
 
 IDENTIFIER = "NHS-943-476-5919"
 """Planted in every file; it must never come out anywhere."""

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from common.answer_names import answer_digest
-from common.contract.v1 import federation_pb2 as pb
-from common.durable_files import write_durably
-from common.errors import (
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import (
     ConfigError,
     ConflictError,
     IntegrityError,
@@ -22,11 +20,15 @@ from common.errors import (
     StorageError,
     UnreachableError,
 )
-from common.pki import fits
-from site_agent import local_trainer, outbox, workplace
-from site_agent.agent import Backoff
-from site_agent.agent_status import read_status, trouble_of
-from site_agent.identity_files import read_identity, write_identity
+from fedmap.files.durable import write_durably
+from fedmap.study.answer_names import answer_digest
+from fedmap.trust.pki import fits
+from fedmap_site.exit import outbox
+from fedmap_site.identity.files import read_identity, write_identity
+from fedmap_site.loop import workplace
+from fedmap_site.loop.agent import Backoff
+from fedmap_site.loop.status import read_status, trouble_of
+from fedmap_site.work import trainer as local_trainer
 from tests.site_agent.federation_double import AggregatorDouble, now
 from tests.site_agent.running_agent import AgentSite
 
@@ -332,7 +334,7 @@ def test_a_stop_while_the_aggregator_holds_the_poll_ends_the_agent_cleanly(
 
 
 def test_every_kind_of_task_has_a_word() -> None:
-    from site_agent.task_desk import kind_of
+    from fedmap_site.loop.desk import kind_of
 
     kinds = {kind_of(pb.Task(kind=kind)) for kind in pb.TaskKind.values()}
     assert {"statistics", "initialise", "fit", "rule", "evaluate"} <= kinds

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from site_agent.agent_status import AgentStatus, trouble_of
-from site_agent.notices import Notice
+from fedmap_site.loop.notices import Notice
+from fedmap_site.loop.status import AgentStatus, trouble_of
 from tests.aggregator.commands import agent
 
 CONFIG = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:1"\n'

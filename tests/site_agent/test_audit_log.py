@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.audit import START
-from common.errors import IntegrityError, StorageError
-from site_agent.audit_log import AuditLog
+from fedmap.errors import IntegrityError, StorageError
+from fedmap.trust.audit import START
+from fedmap_site.state.audit_log import AuditLog
 
 
 def log(folder: Path) -> AuditLog:

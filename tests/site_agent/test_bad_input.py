@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import StorageError, UnreachableError
-from common.service_config import read_config
-from site_agent.config import SiteConfig
-from site_agent.connection import Connection, Route
-from site_agent.doctor import before_running, examine
-from site_agent.findings import Finding
-from site_agent.identity_files import LINK, write_identity
+from fedmap.errors import StorageError, UnreachableError
+from fedmap.process.settings import read_config
+from fedmap_site.checkup.doctor import before_running, examine
+from fedmap_site.checkup.findings import Finding
+from fedmap_site.config import SiteConfig
+from fedmap_site.identity.files import LINK, write_identity
+from fedmap_site.link.connection import Connection, Route
 from tests.aggregator.commands import agent
 from tests.bad_input import OTHER_USER, as_other_user, fill, mounted, open_folder
 from tests.lab.conftest import BINARY_PLAN
@@ -79,18 +79,18 @@ def hospital(aggregator: AggregatorDouble) -> Iterator[Hospital]:
 
 def test_a_state_folder_of_another_user_is_named_with_both_numbers(hospital: Hospital) -> None:
     """As with a volume that root made, in a container that does not run as root."""
-    doctor = as_other_user(hospital.folder, "site_agent.cli", "doctor")
+    doctor = as_other_user(hospital.folder, "fedmap_site.cli.main", "doctor")
     assert doctor.returncode == 3
     told = f"this program runs as user {OTHER_USER}, and {hospital.state} belongs to user 0 with mode 700"
     assert told in doctor.stdout
-    started = as_other_user(hospital.folder, "site_agent.cli", "run")
+    started = as_other_user(hospital.folder, "fedmap_site.cli.main", "run")
     assert (started.returncode, told in started.stderr) == (74, True)
     assert f"chown -R {OTHER_USER} {hospital.state}" in started.stderr
 
 
 def test_a_configuration_that_the_account_may_not_read_is_no_wrong_usage(hospital: Hospital) -> None:
     hospital.config.chmod(0o600)
-    started = as_other_user(hospital.folder, "site_agent.cli", "run")
+    started = as_other_user(hospital.folder, "fedmap_site.cli.main", "run")
     assert started.returncode == 78
     assert f"this program runs as user {OTHER_USER}, and site.toml belongs to user 0" in started.stderr
 
@@ -98,7 +98,7 @@ def test_a_configuration_that_the_account_may_not_read_is_no_wrong_usage(hospita
 def test_a_patients_file_of_another_user_is_named_before_the_first_round(hospital: Hospital) -> None:
     hospital.data.chmod(0o600)
     hospital.state.chmod(0o777)
-    doctor = as_other_user(hospital.folder, "site_agent.cli", "doctor")
+    doctor = as_other_user(hospital.folder, "fedmap_site.cli.main", "doctor")
     assert f"{hospital.data} belongs to user 0 with mode 600" in doctor.stdout
     assert "planted-identifier" not in doctor.stdout + doctor.stderr
 

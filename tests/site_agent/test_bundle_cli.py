@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from common.web.bundle_app import make_bundle_app
-from site_agent import bundle_download, cli, cli_bundles
-from site_agent.bundle_server import StoreCatalogue
-from site_agent.bundle_store import BundleStore
-from site_agent.cli_bundles import open_bundle
-from site_agent.identity_files import write_identity
+from fedmap.web.bundle_app import make_bundle_app
+from fedmap_site.bundles import download as bundle_download
+from fedmap_site.bundles.server import StoreCatalogue
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.cli import main as cli
+from fedmap_site.cli.bundles import shelf as cli_bundles
+from fedmap_site.cli.bundles.shelf import open_bundle
+from fedmap_site.identity.files import write_identity
 from tests.common.web.serving import Federation, serving
 from tests.site_agent.bundle_shelf import Releases, entries_of
 from tests.site_agent.federation_double import AggregatorDouble
@@ -528,7 +530,15 @@ def test_a_hospital_serves_and_a_clinic_fetches_until_the_hospital_stops(
     )
     given = ("--fingerprint", releases.fingerprint)
     assert command("bundle", "install", releases.bundle(1), *given, "--config", config).code == 0
-    arguments = [sys.executable, "-m", "site_agent.cli", "serve-bundles", "--json", "--config", str(config)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "fedmap_site.cli.main",
+        "serve-bundles",
+        "--json",
+        "--config",
+        str(config),
+    ]
     process = subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp
 
-from common.digests import sha256_hex
-from common.errors import (
+from fedmap.errors import (
     ConfigError,
     ConflictError,
     FedmapError,
@@ -28,14 +27,15 @@ from common.errors import (
     StorageError,
     UnreachableError,
 )
-from common.pki import Identity
-from common.web.bundle_app import make_bundle_app
-from common.web.https_server import HttpsServer
-from site_agent.bundle_download import TRIES, FederationSource, download
-from site_agent.bundle_links import WebSource
-from site_agent.bundle_server import StoreCatalogue
-from site_agent.bundle_store import BundleStore
-from site_agent.https_client import Link, Way, check_proxy, parse_link
+from fedmap.files.digests import sha256_hex
+from fedmap.trust.pki import Identity
+from fedmap.web.bundle_app import make_bundle_app
+from fedmap.web.https_server import HttpsServer
+from fedmap_site.bundles.download import TRIES, FederationSource, download
+from fedmap_site.bundles.links import WebSource
+from fedmap_site.bundles.server import StoreCatalogue
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.link.https import Link, Way, check_proxy, parse_link
 from tests.common.bundles.examples import NOW
 from tests.common.web.offered import Shelf
 from tests.common.web.serving import Federation, serving

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
-from common.web.bundle_app import make_bundle_app
-from common.web.catalogue import Visitor
-from common.web.https_server import HttpsServer
-from site_agent.bundle_server import StoreCatalogue, make_server
-from site_agent.bundle_store import BundleStore
-from site_agent.config import ServeSection
+from fedmap.errors import ConfigError
+from fedmap.web.bundle_app import make_bundle_app
+from fedmap.web.catalogue import Visitor
+from fedmap.web.https_server import HttpsServer
+from fedmap_site.bundles.server import StoreCatalogue, make_server
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.config import ServeSection
 from tests.common.bundles.examples import NOW
 from tests.common.web.serving import Answer, Federation, ask, serving
 from tests.site_agent.bundle_shelf import DAY_MS, Releases, entries_of

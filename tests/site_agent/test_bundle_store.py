@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from common.bundles.loading import load_shared
-from common.bundles.verification import VerifiedBundle, verify_bundle
-from common.errors import (
+from fedmap.bundles.loading import load_shared
+from fedmap.bundles.verification import VerifiedBundle, verify_bundle
+from fedmap.errors import (
     ConfigError,
     ConflictError,
     FedmapError,
@@ -28,10 +28,10 @@ from common.errors import (
     StateError,
     StorageError,
 )
-from site_agent import bundle_store
-from site_agent.bundle_records import split_reference
-from site_agent.bundle_store import BundleStore
-from site_agent.cli_bundles import refuse_if_withdrawn
+from fedmap_site.bundles import store as bundle_store
+from fedmap_site.bundles.records import split_reference
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.cli.bundles.shelf import refuse_if_withdrawn
 from tests.common.bundles.examples import NOW
 from tests.forked_programs import run_forked
 from tests.site_agent.bundle_shelf import DAY_MS, Releases, entries_of, tree
@@ -428,9 +428,9 @@ def test_each_key_has_a_list_of_its_own(furnished: BundleStore, releases: Releas
 _KILLED = """
 import os, sys
 from pathlib import Path
-from common import durable_files
-from site_agent.bundle_store import BundleStore
-from site_agent import bundle_records
+from fedmap.files import durable as durable_files
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.bundles import records as bundle_records
 where, folder, file, now = sys.argv[1:]
 if where == "while the copy is written":
     durable_files.DurableWriter.finish = lambda self: os._exit(9)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from common import drop_files
-from common.certificates import Identity
-from common.contract.v1 import drop_pb2
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import RejectedError, TokenError
-from common.pki import key_pem, new_key
-from site_agent import cli
-from site_agent.drop_rounds import FileSite
-from site_agent.identity_files import read_identity
+from fedmap.contract.v1 import drop_pb2
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import RejectedError, TokenError
+from fedmap.trust import drop_files
+from fedmap.trust.certificates import Identity
+from fedmap.trust.pki import key_pem, new_key
+from fedmap_site.cli import main as cli
+from fedmap_site.identity.files import read_identity
+from fedmap_site.loop.drop_rounds import FileSite
 from tests.forked_programs import ForkedProgram
 from tests.lab.conftest import BINARY_PLAN
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now

@@ -41,7 +41,7 @@ def test_the_clinics_page_leads_from_a_file_to_predictions_as_written(tmp_path: 
 def test_every_message_the_page_explains_is_one_the_program_gives() -> None:
     source = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("common/bundles", "common/data", "site_agent")
+        for folder in ("common/fedmap/bundles", "common/fedmap/data", "site_agent")
         for path in sorted((ROOT / folder).glob("*.py"))
     )
     for name in re.findall(r"`step \d, ([a-z ]+)`", PAGE):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from common.errors import ConfigError
-from common.service_config import parse_config, read_config
-from site_agent.config import SiteConfig, host_of, port_of
-from site_agent.first_config import write_first_config
-from site_agent.policy import SitePolicy, read_policy
+from fedmap.errors import ConfigError
+from fedmap.process.settings import parse_config, read_config
+from fedmap_site.config import SiteConfig, host_of, port_of
+from fedmap_site.first_config import write_first_config
+from fedmap_site.policy import SitePolicy, read_policy
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "site_agent"
 SHORT = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:8443"\n'

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from common.answer_names import answer_digest
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
-from common.errors import (
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import (
     ConflictError,
     IntegrityError,
     NotAllowedError,
@@ -19,8 +17,10 @@ from common.errors import (
     StorageError,
     UnreachableError,
 )
-from common.transport.channel_options import CHUNK
-from site_agent.connection import Connection, Route
+from fedmap.files.digests import sha256_hex
+from fedmap.study.answer_names import answer_digest
+from fedmap.transport.channel_options import CHUNK
+from fedmap_site.link.connection import Connection, Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority
 
 PRIOR = os.urandom(3 * CHUNK + 17)

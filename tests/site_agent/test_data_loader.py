@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError, RejectedError
-from site_agent.check_data import check_data
-from site_agent.data_loader import DataLoader, check_dataset
-from site_agent.policy import Floors, SitePolicy, floors_of
+from fedmap.errors import DataError, RejectedError
+from fedmap_site.data.check_data import check_data
+from fedmap_site.data.loader import DataLoader, check_dataset
+from fedmap_site.policy import Floors, SitePolicy, floors_of
 from tests.site_agent.stages import IDENTIFIER, Bench, smaller, terms_of, write_site
 
 

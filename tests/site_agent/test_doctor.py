@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import NotAllowedError
-from site_agent import site_checks
-from site_agent.connection import Route
-from site_agent.doctor import examine
-from site_agent.findings import Finding
-from site_agent.identity_files import LINK, write_identity
-from site_agent.network_checks import check_way
+from fedmap.errors import NotAllowedError
+from fedmap_site.checkup import site as site_checks
+from fedmap_site.checkup.doctor import examine
+from fedmap_site.checkup.findings import Finding
+from fedmap_site.checkup.network import check_way
+from fedmap_site.identity.files import LINK, write_identity
+from fedmap_site.link.connection import Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
 

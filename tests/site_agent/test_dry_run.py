@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm.aggregation import Load, PriorStep, next_prior
-from common.algorithm.network import Network
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.settings import AggregationSettings, PriorSettings
-from common.errors import DataError, NotFoundError, TrainingError
-from common.plan import parse_plan
-from common.study_terms import StudyTerms
-from site_agent.config import DataSection
-from site_agent.dry_run import DryRun, rehearse
-from site_agent.policy import SitePolicy
-from site_agent.state import DataRecord, SiteState
-from site_agent.wiring import clock_ms
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.aggregation import Load, PriorStep, next_prior
+from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.algorithm.settings import AggregationSettings, PriorSettings
+from fedmap.errors import DataError, NotFoundError, TrainingError
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_site.config import DataSection
+from fedmap_site.loop.dry_run import DryRun, rehearse
+from fedmap_site.policy import SitePolicy
+from fedmap_site.state.studies import DataRecord, SiteState
+from fedmap_site.wiring import clock_ms
 from tests.aggregator.commands import agent
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, write_site
 
@@ -101,7 +101,7 @@ def test_the_last_round_is_rehearsed_from_the_prior_that_the_first_one_made(
         steps.append((prior, step.prior))
         return step
 
-    monkeypatch.setattr("site_agent.dry_run.next_prior", noting)
+    monkeypatch.setattr("fedmap_site.loop.dry_run.next_prior", noting)
     Site(tmp_path, TWO_KINDS).rehearse()
     (before, between), (again, after) = steps
     assert again is between
@@ -142,7 +142,7 @@ def test_a_fit_that_fails_says_why_here_and_would_say_little_to_the_centre(
     def diverging(network: Network, settings: PriorSettings, theta: Tensor) -> Prior:
         return initial_prior(network, settings, torch.full_like(theta, 3e38))
 
-    monkeypatch.setattr("site_agent.dry_run.initial_prior", diverging)
+    monkeypatch.setattr("fedmap_site.loop.dry_run.initial_prior", diverging)
     with pytest.raises(TrainingError, match="round-1 would fail: round 1: "):
         Site(tmp_path).rehearse()
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.answer_names import answer_digest
-from common.contract.v1 import federation_pb2 as pb
-from common.data.site_dataset import SiteDataset
-from common.errors import DataError
-from common.models import model_of
-from common.parameter_files import PriorFile, decode_parameters
-from common.study_terms import StudyTerms
-from site_agent.egress import ExitGate
-from site_agent.egress_checks import WITHHELD_NOTE
-from site_agent.local_trainer import Work, perform
-from site_agent.outbox_item import OutboxItem
-from site_agent.policy import SitePolicy
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.errors import DataError
+from fedmap.study.answer_names import answer_digest
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, decode_parameters
+from fedmap.study.terms import StudyTerms
+from fedmap_site.exit.checks import WITHHELD_NOTE
+from fedmap_site.exit.gate import ExitGate
+from fedmap_site.exit.item import OutboxItem
+from fedmap_site.policy import SitePolicy
+from fedmap_site.work.trainer import Work, perform
 from tests.site_agent.stages import IDENTIFIER, Bench, silent, smaller, task, terms_of
 
 RULE = pb.GlobalRule(threshold=0.5)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.certificates import Identity, certificate_facts
-from common.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
-from common.pki import check_csr, fits
-from site_agent.connection import Connection, Credentials, Route
-from site_agent.enrolment import (
+from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
+from fedmap.trust.certificates import Identity, certificate_facts
+from fedmap.trust.pki import check_csr, fits
+from fedmap_site.identity.enrolment import (
     PENDING,
     accept_certificate,
     adopt_external,
@@ -24,7 +23,8 @@ from site_agent.enrolment import (
     same_fingerprint,
     settle,
 )
-from site_agent.identity_files import GENERATIONS, LINK, open_to_others, read_identity
+from fedmap_site.identity.files import GENERATIONS, LINK, open_to_others, read_identity
+from fedmap_site.link.connection import Connection, Credentials, Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.local_round import OwnModel
-from common.answer_names import layout_digest
-from common.answers import rule_content_of
-from common.contract.v1 import federation_pb2 as pb
-from common.data.site_dataset import MissingCount, SiteDataset
-from common.disclosure import rounded_count
-from common.errors import ModelError
-from common.shift.terms import reference_terms
-from common.study_terms import StudyTerms
-from site_agent.local_trainer import Work, perform
-from site_agent.outbox_item import OutboxItem
-from site_agent.policy import SitePolicy
+from fedmap.algorithm.fit.round import OwnModel
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.data.table.site_dataset import MissingCount, SiteDataset
+from fedmap.errors import ModelError
+from fedmap.scoring.disclosure import rounded_count
+from fedmap.shift.told.terms import reference_terms
+from fedmap.study.answer_names import layout_digest
+from fedmap.study.answers import rule_content_of
+from fedmap.study.terms import StudyTerms
+from fedmap_site.exit.item import OutboxItem
+from fedmap_site.policy import SitePolicy
+from fedmap_site.work.trainer import Work, perform
 from tests.site_agent.stages import Bench, silent, smaller, task, terms_of
 
 RULE = pb.GlobalRule(threshold=0.5)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import UnreachableError
-from common.log import configure
-from site_agent.heartbeat import Heartbeat
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import UnreachableError
+from fedmap.process.log import configure
+from fedmap_site.loop.heartbeat import Heartbeat
 
 INSTANCE = pb.AgentInstance(id="one", start=1)
 SECONDS = 30.0

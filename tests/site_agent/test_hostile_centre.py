@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import RejectedError
-from common.service_config import read_config
-from site_agent.config import SiteConfig
-from site_agent.workplace import MOST_ANSWERS
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import RejectedError
+from fedmap.process.settings import read_config
+from fedmap_site.config import SiteConfig
+from fedmap_site.loop.workplace import MOST_ANSWERS
 from tests.site_agent.federation_double import AggregatorDouble
 from tests.site_agent.running_agent import AgentSite
 

@@ -17,9 +17,9 @@ sys.exit(", ".join(name for name in ("torch", "pandas", "sklearn") if name in sy
 @pytest.mark.parametrize(
     "module",
     [
-        "site_agent.state",  # status, studies, approve, leave
-        "site_agent.outbox",  # outbox, release, reject
-        "site_agent.bundle_download",  # enrol, bundle fetch, and by its store the other bundle commands
+        "fedmap_site.state.studies",  # status, studies, approve, leave
+        "fedmap_site.exit.outbox",  # outbox, release, reject
+        "fedmap_site.bundles.download",  # enrol, bundle fetch, and by its store the other bundle commands
     ],
 )
 def test_a_light_command_loads_nothing_heavy(module: str) -> None:

@@ -8,30 +8,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters, next_prior
-from common.algorithm.local_fit import LocalFit, Model
-from common.algorithm.local_round import OwnModel
-from common.algorithm.statistics import make_scaler, pool_statistics
-from common.answers import result_of, rule_message, rule_terms_of
-from common.contract.v1 import federation_pb2 as pb
-from common.data.loading import load_site
-from common.data.scaling import scale_dataset
-from common.data.site_dataset import SiteDataset
-from common.decision_rules import pool_rule
-from common.errors import IncompatibleError, ModelError
-from common.evaluation import local_rule, score
-from common.metrics import Metric, MetricResult, SkippedMetric
-from common.models import model_of
-from common.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
-from common.personalisation import fine_tune
-from common.study_terms import StudyTerms
-from lab.engines import LoopEngine
-from lab.federation import load_federation
-from lab.methods.fedmap import FedMap
-from lab.methods.method import common_start
-from lab.simulation import simulate
-from site_agent.local_trainer import Work, perform
-from site_agent.policy import SitePolicy
+from fedmap.algorithm.fit.round import OwnModel
+from fedmap.algorithm.fit.values import LocalFit, Model
+from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
+from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.data.loading import load_site
+from fedmap.data.scaling import scale_dataset
+from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.errors import IncompatibleError, ModelError
+from fedmap.metrics import Metric, MetricResult, SkippedMetric
+from fedmap.scoring.decision_rules import pool_rule
+from fedmap.scoring.evaluation import local_rule, score
+from fedmap.study.answers import result_of, rule_message, rule_terms_of
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
+from fedmap.study.personalisation import fine_tune
+from fedmap.study.terms import StudyTerms
+from fedmap_lab.federation.engines import LoopEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.method import common_start
+from fedmap_lab.simulation.simulate import simulate
+from fedmap_site.policy import SitePolicy
+from fedmap_site.work.trainer import Work, perform
 from tests.site_agent.stages import Bench, silent, task, terms_of, write_site
 
 POLICY = SitePolicy(min_rows=10, min_events=2, min_cell=5)

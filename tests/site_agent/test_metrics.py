@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.service_config import read_config
-from lab.local_federation import free_port
-from site_agent.config import SiteConfig
-from site_agent.metrics import SiteMetrics
+from fedmap.process.settings import read_config
+from fedmap_lab.local.federation import free_port
+from fedmap_site.config import SiteConfig
+from fedmap_site.metrics import SiteMetrics
 from tests.site_agent.federation_double import AggregatorDouble
 from tests.site_agent.running_agent import AgentSite
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.contract.v1 import federation_pb2 as pb
-from common.digests import sha256_hex
-from common.errors import IntegrityError, NotFoundError, RejectedError, StateError
-from common.fault_points import VARIABLE
-from common.tensor_files import encode_tensors
-from site_agent.manifest import Check, PolicyFacts, make_manifest
-from site_agent.outbox import Outbox, Package
-from site_agent.outbox_item import OutboxItem
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError
+from fedmap.files.digests import sha256_hex
+from fedmap.files.tensors import encode_tensors
+from fedmap.process.fault_points import VARIABLE
+from fedmap_site.exit.item import OutboxItem
+from fedmap_site.exit.manifest import Check, PolicyFacts, make_manifest
+from fedmap_site.exit.outbox import Outbox, Package
 from tests.forked_programs import run_forked
 from tests.site_agent.stages import Bench
 

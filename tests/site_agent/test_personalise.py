@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.local_fit import LocalFit
-from common.bundles.loading import load_prior
-from common.bundles.verification import VerifiedBundle
-from common.data.loading import load_site
-from common.data.scaling import scale_dataset
-from common.errors import (
+from fedmap.algorithm.fit.values import LocalFit
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.bundles.loading import load_prior
+from fedmap.bundles.verification import VerifiedBundle
+from fedmap.data.loading import load_site
+from fedmap.data.scaling import scale_dataset
+from fedmap.errors import (
     ConflictError,
     DataError,
     IncompatibleError,
@@ -28,16 +28,16 @@ from common.errors import (
     NotFoundError,
     StateError,
 )
-from common.evaluation import outputs, probabilities, score
-from common.metrics import Metric
-from common.models import model_of
-from common.personalisation import fine_tune
-from site_agent.personal_comparison import Figure, compare, signed, too_few
-from site_agent.personal_model import MODEL, PARAMETERS, REPORT, REPORT_PAGE, load_personal, read_record
-from site_agent.personal_report import counts
-from site_agent.personal_results import write_results
-from site_agent.personalise import Personalised, personalise
-from site_agent.predict import PredictOptions, predict_file
+from fedmap.metrics import Metric
+from fedmap.scoring.evaluation import outputs, probabilities, score
+from fedmap.study.models import model_of
+from fedmap.study.personalisation import fine_tune
+from fedmap_site.personalise.comparison import Figure, compare, signed, too_few
+from fedmap_site.personalise.fine_tuning import Personalised, personalise
+from fedmap_site.personalise.model import MODEL, PARAMETERS, REPORT, REPORT_PAGE, load_personal, read_record
+from fedmap_site.personalise.report import counts
+from fedmap_site.personalise.results import write_results
+from fedmap_site.predict.table import PredictOptions, predict_file
 from tests.site_agent.tier_bundles import IDENTIFIER, Kind, Study, patients, trained, write_table
 
 NOW = int(time.time() * 1000)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError, RejectedError
-from site_agent.policy import Floors, SitePolicy, check_terms, floors_of, read_policy
+from fedmap.errors import ConfigError, RejectedError
+from fedmap_site.policy import Floors, SitePolicy, check_terms, floors_of, read_policy
 from tests.site_agent.stages import terms_of
 
 

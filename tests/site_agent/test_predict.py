@@ -12,12 +12,12 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from common.data.loading import load_site
-from common.errors import ConflictError, DataError, StateError, StorageError
-from common.evaluation import outputs, probabilities
-from site_agent.predict import PredictionRun, PredictOptions, predict_file
-from site_agent.prediction_file import FileFormat
-from site_agent.prediction_rows import ReadyModel, shared_model
+from fedmap.data.loading import load_site
+from fedmap.errors import ConflictError, DataError, StateError, StorageError
+from fedmap.scoring.evaluation import outputs, probabilities
+from fedmap_site.predict.file import FileFormat
+from fedmap_site.predict.rows import ReadyModel, shared_model
+from fedmap_site.predict.table import PredictionRun, PredictOptions, predict_file
 from tests.site_agent.tier_bundles import IDENTIFIER, ROOT, Kind, patients, trained, write_table
 
 QUIET = PredictOptions(check_shift=False)
@@ -229,9 +229,9 @@ def test_an_expired_model_is_refused(home: Path) -> None:
 _PEAKS = """
 import resource, sys, time
 from pathlib import Path
-from common.bundles.verification import Trust, verify_bundle
-from site_agent.predict import PredictOptions, predict_file
-from site_agent.prediction_rows import shared_model
+from fedmap.bundles.verification import Trust, verify_bundle
+from fedmap_site.predict.table import PredictOptions, predict_file
+from fedmap_site.predict.rows import shared_model
 bundle, fingerprint, out, *files = sys.argv[1:]
 verified = verify_bundle(Path(bundle), Trust(frozenset([fingerprint])), int(time.time() * 1000))
 ready = shared_model(verified)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.bundles.withdrawals import Withdrawal, Withdrawals, write_withdrawals
-from site_agent import cli
-from site_agent.bundle_store import BundleStore
+from fedmap.bundles.withdrawals import Withdrawal, Withdrawals, write_withdrawals
+from fedmap_site.bundles.store import BundleStore
+from fedmap_site.cli import main as cli
 from tests.site_agent.tier_bundles import IDENTIFIER, fedmap_site, patients, trained, write_table
 
 
@@ -177,7 +177,7 @@ def test_a_personal_model_ends_when_its_bundle_is_withdrawn(
 
 def test_help_answers_without_the_heavy_libraries() -> None:
     script = (
-        "import sys, site_agent.cli\n"
+        "import sys, fedmap_site.cli.main\n"
         "print([m for m in ('torch', 'pandas', 'pyarrow', 'starlette', 'grpc') if m in sys.modules])"
     )
     done = subprocess.run(

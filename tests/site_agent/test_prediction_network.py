@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.layers import BatchNorm, Buffers, Linear, Relu
-from common.algorithm.local_fit import Model
-from common.algorithm.network import Branch, Network
-from common.algorithm.statistics import Scaler
-from common.errors import ModelError
-from common.evaluation import outputs
-from common.models import model_of
-from common.plan import load_plan
-from site_agent.prediction_network import ROWS_AT_ONCE, PredictionNetwork
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.model.layers import BatchNorm, Buffers, Linear, Relu
+from fedmap.algorithm.model.network import Branch, Network
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.errors import ModelError
+from fedmap.scoring.evaluation import outputs
+from fedmap.study.models import model_of
+from fedmap.study.plan import load_plan
+from fedmap_site.predict.network import ROWS_AT_ONCE, PredictionNetwork
 
-PLANS = Path(__file__).resolve().parents[2] / "lab" / "plans"
+PLANS = Path(__file__).resolve().parents[2] / "lab" / "fedmap_lab" / "plans"
 ODD = Network(
     5,
     2,

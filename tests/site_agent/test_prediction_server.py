@@ -22,12 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigError, DataError, StateError
-from site_agent.predict import PredictOptions, predict_file
-from site_agent.prediction_rows import ReadyModel, shared_model
-from site_agent.prediction_server import LIMITS, make_prediction_app
-from site_agent.prediction_service import MOST_ROWS, PredictionService, parse_request
-from site_agent.prediction_token import token_of
+from fedmap.errors import ConfigError, DataError, StateError
+from fedmap_site.predict.rows import ReadyModel, shared_model
+from fedmap_site.predict.server import LIMITS, make_prediction_app
+from fedmap_site.predict.service import MOST_ROWS, PredictionService, parse_request
+from fedmap_site.predict.table import PredictOptions, predict_file
+from fedmap_site.predict.token import token_of
 from tests.common.web.serving import Answer, Federation, serving
 from tests.site_agent.tier_bundles import IDENTIFIER, ROOT, Columns, Kind, patients, trained, write_table
 
@@ -312,7 +312,7 @@ def test_the_process_serves_logs_no_row_and_ends_on_a_signal(
     for name, content in zip(("server.pem", "server.key"), federation.server_pair(), strict=True):
         (tmp_path / name).write_bytes(content)
     command = [
-        *(sys.executable, "-m", "site_agent.cli", "serve", "--json", "--listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "fedmap_site.cli.main", "serve", "--json", "--listen", "127.0.0.1:0"),
         *("--bundle", bundle.name, "--fingerprint", made.fingerprint, "--store", "store"),
         *("--certificate", "server.pem", "--key", "server.key", "--token-file", "token"),
     ]

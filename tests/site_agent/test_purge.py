@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from common.deletion import DeletionRecord, Trust, read_deletion
-from common.errors import NotFoundError, StateError
-from common.fault_points import VARIABLE
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
-from common.plan import parse_plan
-from common.study_terms import StudyTerms
-from site_agent.audit_log import AuditLog
-from site_agent.identity_files import SiteIdentity, read_identity, write_identity
-from site_agent.outbox import Outbox
-from site_agent.purge import SitePurge
-from site_agent.retention import ACTOR, SiteRetention
-from site_agent.state import DataRecord, SiteState
+from fedmap.errors import NotFoundError, StateError
+from fedmap.process.fault_points import VARIABLE
+from fedmap.study.plan import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap.trust.deletion import DeletionRecord, Trust, read_deletion
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap_site.exit.outbox import Outbox
+from fedmap_site.identity.files import SiteIdentity, read_identity, write_identity
+from fedmap_site.state.audit_log import AuditLog
+from fedmap_site.state.studies import DataRecord, SiteState
+from fedmap_site.upkeep.purge import SitePurge
+from fedmap_site.upkeep.retention import ACTOR, SiteRetention
 from tests.aggregator.small_study import BINARY
 from tests.forked_programs import run_forked
 

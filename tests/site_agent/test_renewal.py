@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from common.certificates import certificate_facts
-from common.errors import ConfigError, IntegrityError, NotAllowedError
-from common.pki import fits
-from site_agent import identity_files
-from site_agent.connection import Connection, Route
-from site_agent.identity_files import GENERATIONS, read_identity, write_identity
-from site_agent.renewal import RETRY_SECONDS, Renewal, read_authority, renewal_time
+from fedmap.errors import ConfigError, IntegrityError, NotAllowedError
+from fedmap.trust.certificates import certificate_facts
+from fedmap.trust.pki import fits
+from fedmap_site.identity import files as identity_files
+from fedmap_site.identity.files import GENERATIONS, read_identity, write_identity
+from fedmap_site.identity.renewal import RETRY_SECONDS, Renewal, read_authority, renewal_time
+from fedmap_site.link.connection import Connection, Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
 DAY = datetime.timedelta(days=1)

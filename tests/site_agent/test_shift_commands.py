@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import DataError, StateError
-from site_agent.predict import PredictOptions, check_file, predict_file
-from site_agent.prediction_rows import ReadyModel, shared_model
-from site_agent.shift_report import advice, shift_form, shift_lines, shift_table
+from fedmap.errors import DataError, StateError
+from fedmap_site.predict.rows import ReadyModel, shared_model
+from fedmap_site.predict.shift_report import advice, shift_form, shift_lines, shift_table
+from fedmap_site.predict.table import PredictOptions, check_file, predict_file
 from tests.site_agent.tier_bundles import Tier, patients, trained, write_table
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.local_round import OwnModel
-from common.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
-from common.models import model_of
-from site_agent.state import MODELS_KEPT, SiteState
+from fedmap.algorithm.fit.round import OwnModel
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
+from fedmap.study.models import model_of
+from fedmap_site.state.studies import MODELS_KEPT, SiteState
 from tests.site_agent.stages import terms_of
 
 NETWORK = model_of(terms_of().plan).network

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import FedmapError, NotAllowedError
-from common.service_config import read_config
-from lab.local_federation import LocalFederation
-from site_agent.config import SiteConfig
-from site_agent.connection import Connection
-from site_agent.identity_files import read_identity
-from site_agent.renewal import Renewal
-from site_agent.routes import route_of
-from site_agent.wiring import Site, now
+from fedmap.errors import FedmapError, NotAllowedError
+from fedmap.process.settings import read_config
+from fedmap_lab.local.federation import LocalFederation
+from fedmap_site.config import SiteConfig
+from fedmap_site.identity.files import read_identity
+from fedmap_site.identity.renewal import Renewal
+from fedmap_site.link.connection import Connection
+from fedmap_site.link.routes import route_of
+from fedmap_site.wiring import Site, now
 from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import assemble, small_study
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.contract.v1 import federation_pb2 as pb
-from common.models import model_of
-from common.parameter_files import PriorFile, decode_parameters
-from common.study_terms import StudyTerms
-from site_agent.config import DataSection
-from site_agent.outbox_item import OutboxItem
-from site_agent.workplace import Workplace
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, decode_parameters
+from fedmap.study.terms import StudyTerms
+from fedmap_site.config import DataSection
+from fedmap_site.exit.item import OutboxItem
+from fedmap_site.loop.workplace import Workplace
 from tests.site_agent.stages import Bench, task, terms_of
 
 REVIEWER = "Data protection"

@@ -17,26 +17,26 @@ import pyarrow.parquet as pa_parquet
 import torch
 from numpy.typing import NDArray
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.fitting import fit_sites
-from common.algorithm.local_fit import LocalFit, SiteTask
-from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.settings import FedmapSettings
-from common.algorithm.statistics import Scaler, feature_statistics, make_scaler
-from common.bundles.manifest import Draft, Lineage
-from common.bundles.signing import fingerprint, new_release_key, public_key_of
-from common.bundles.verification import Trust, VerifiedBundle, verify_bundle
-from common.bundles.writing import prior_parts, readable_parts, rule_values, scaler_values, write_bundle
-from common.data.loading import load_site
-from common.data.scaling import scale_dataset
-from common.data.site_dataset import SiteDataset
-from common.decision_rules import DecisionRule
-from common.evaluation import local_rule
-from common.models import model_of
-from common.plan import StudyPlan, parse_plan
-from common.shift.pooling import pool_reference
-from common.shift.terms import reference_terms
-from common.study_terms import StudyTerms
+from fedmap.algorithm.fit.fitting import fit_sites
+from fedmap.algorithm.fit.values import LocalFit, SiteTask
+from fedmap.algorithm.pooling.statistics import Scaler, feature_statistics, make_scaler
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.bundles.manifest import Draft, Lineage
+from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
+from fedmap.bundles.writing import prior_parts, readable_parts, rule_values, scaler_values, write_bundle
+from fedmap.data.loading import load_site
+from fedmap.data.scaling import scale_dataset
+from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.scoring.evaluation import local_rule
+from fedmap.shift.pooling import pool_reference
+from fedmap.shift.told.terms import reference_terms
+from fedmap.study.models import model_of
+from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 from tests.forked_programs import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]

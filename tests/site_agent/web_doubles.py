@@ -12,7 +12,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from site_agent.https_client import Link, Way
+from fedmap_site.link.https import Link, Way
 from tests.common.web.serving import Federation
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from common.digests import file_sha256
-from common.fault_points import VARIABLE
-from lab.local_federation import LocalFederation
+from fedmap.files.digests import file_sha256
+from fedmap.process.fault_points import VARIABLE
+from fedmap_lab.local.federation import LocalFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, operator, small_study, start, wait_until_ended
 

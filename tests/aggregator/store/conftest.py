@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from aggregator.store import AnswerRow, AnswerStatus, BlobStore, SiteRow, Store
-from common.digests import sha256_hex
+from fedmap.files.digests import sha256_hex
+from fedmap_aggregator.store import AnswerRow, AnswerStatus, BlobStore, SiteRow, Store
 
 NOW = 1_700_000_000_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine, text
 
-from aggregator.store import Store, read_url
-from common.audit import START
-from common.errors import IntegrityError
+from fedmap.errors import IntegrityError
+from fedmap.trust.audit import START
+from fedmap_aggregator.store import Store, read_url
 from tests.aggregator.store.conftest import NOW
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.store import BlobStore
-from common.digests import sha256_hex
-from common.errors import IntegrityError, NotFoundError, StorageError
+from fedmap.errors import IntegrityError, NotFoundError, StorageError
+from fedmap.files.digests import sha256_hex
+from fedmap_aggregator.store import BlobStore
 
 DATA = b"tensors" * 1000
 DIGEST = sha256_hex(DATA)

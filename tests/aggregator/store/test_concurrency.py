@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from aggregator.store import Prepared, Store
-from common.errors import ConflictError, FedmapError, StorageError, TokenError
+from fedmap.errors import ConflictError, FedmapError, StorageError, TokenError
+from fedmap_aggregator.store import Prepared, Store
 from tests.aggregator.store.conftest import NOW, MakeStore, a_site, add_study, an_answer
 
 THREADS = 8

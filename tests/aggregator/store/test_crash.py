@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.store import BlobStore, Store
+from fedmap_aggregator.store import BlobStore, Store
 from tests.aggregator.store.conftest import MakeStore
 
 WRITER = """
 import sys
 from pathlib import Path
-from aggregator.store import BlobStore, Store
+from fedmap_aggregator.store import BlobStore, Store
 url, folder = sys.argv[1:]
 store = Store(url, BlobStore(Path(folder)))
 store.prepare()
@@ -28,7 +28,7 @@ for number in range(1_000_000):
 HALF_WAY = """
 import sys
 from pathlib import Path
-from aggregator.store import BlobStore, Store
+from fedmap_aggregator.store import BlobStore, Store
 url, folder = sys.argv[1:]
 store = Store(url, BlobStore(Path(folder)))
 store.prepare()

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from aggregator.store import BlobStore, Store, read_url, schema_status
-from common.digests import sha256_hex
-from common.errors import StorageError
+from fedmap.errors import StorageError
+from fedmap.files.digests import sha256_hex
+from fedmap_aggregator.store import BlobStore, Store, read_url, schema_status
 from tests.aggregator.store.conftest import NOW, MakeStore, add_study, an_answer
 from tests.aggregator.store.test_database_url import SECRET, everything_said
 from tests.postgres import PostgresServer
@@ -188,8 +188,8 @@ def test_a_read_only_postgresql_is_said(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from aggregator.store import BlobStore, Store
-from common.errors import StorageError
+from fedmap_aggregator.store import BlobStore, Store
+from fedmap.errors import StorageError
 folder = Path(sys.argv[1])
 store = Store(f"sqlite:///{folder / 'fedmap.db'}", BlobStore(folder / "blobs"))
 store.prepare()

@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from aggregator.store import BlobStore, Store, read_url, schema_status
-from common.errors import ConfigError, FedmapError
+from fedmap.errors import ConfigError, FedmapError
+from fedmap_aggregator.store import BlobStore, Store, read_url, schema_status
 
 SECRET = "hunter2"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.store import CertificateRow, Store
-from common.errors import NotFoundError, StorageError, TokenError
+from fedmap.errors import NotFoundError, StorageError, TokenError
+from fedmap_aggregator.store import CertificateRow, Store
 from tests.aggregator.store.conftest import NOW, a_site
 
 HOUR = 3_600_000

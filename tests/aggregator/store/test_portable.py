@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from alembic.script import ScriptDirectory
 
-from aggregator.coordinator_state import state_from_json
-from aggregator.store import BlobStore, DeletionRow, Store, schema, schema_status
-from aggregator.store.audit_records import AuditRecords
-from aggregator.store.portable import Dumped, check_empty, check_revision, dump, load
-from common.errors import ConflictError, IncompatibleError, IntegrityError
+from fedmap.errors import ConflictError, IncompatibleError, IntegrityError
+from fedmap.study.course.state import state_from_json
+from fedmap_aggregator.store import BlobStore, DeletionRow, Store, schema_status
+from fedmap_aggregator.store.audit_records import AuditRecords
+from fedmap_aggregator.store.database import schema
+from fedmap_aggregator.store.portable import Dumped, check_empty, check_revision, dump, load
 from tests.aggregator.store.conftest import NOW, MakeStore, an_answer
 from tests.aggregator.store.recorded_rows import SCHEMA, counts, recorded_lines
 

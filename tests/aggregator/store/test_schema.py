@@ -13,10 +13,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from aggregator.store import BlobStore, Store, read_url, schema, schema_status
-from aggregator.store.tables import VERSION_TABLE, metadata
-from common.digests import file_sha256
-from common.errors import IncompatibleError, StorageError
+from fedmap.errors import IncompatibleError, StorageError
+from fedmap.files.digests import file_sha256
+from fedmap_aggregator.store import BlobStore, Store, read_url, schema_status
+from fedmap_aggregator.store.database import schema
+from fedmap_aggregator.store.database.tables import VERSION_TABLE, metadata
 from tests.aggregator.store.conftest import NOW, MakeStore
 from tests.postgres import PostgresServer
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from aggregator.store import AnswerStatus, RefusalRow, ResultRow, Store
-from common.digests import sha256_hex
-from common.errors import ConflictError, NotFoundError, StorageError
+from fedmap.errors import ConflictError, NotFoundError, StorageError
+from fedmap.files.digests import sha256_hex
+from fedmap_aggregator.store import AnswerStatus, RefusalRow, ResultRow, Store
 from tests.aggregator.store.conftest import NOW, add_study, an_answer
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-from common.algorithm.examples import Examples
-from common.algorithm.layers import BatchNorm, Dropout, Linear, Relu
-from common.algorithm.likelihood import LikelihoodName
-from common.algorithm.local_fit import Model
-from common.algorithm.network import Branch, Network
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.model.layers import BatchNorm, Dropout, Linear, Relu
+from fedmap.algorithm.model.likelihood import LikelihoodName
+from fedmap.algorithm.model.network import Branch, Network
 
 # A busy machine is not a failure: no time limit per example.
 settings.register_profile("unhurried", settings.default, deadline=None)

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.adam import Adam
-from common.algorithm.examples import Examples
-from common.algorithm.fitting import fit_local
-from common.algorithm.layers import Linear
-from common.algorithm.likelihood import LikelihoodName
-from common.algorithm.local_fit import Model, SiteTask
-from common.algorithm.network import Network
-from common.algorithm.prior import initial_prior
-from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.adam import Adam
+from fedmap.algorithm.fit.fitting import fit_local
+from fedmap.algorithm.fit.values import Model, SiteTask
+from fedmap.algorithm.model.layers import Linear
+from fedmap.algorithm.model.likelihood import LikelihoodName
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.prior.values import initial_prior
+from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
 
 MakeRows = Callable[[LikelihoodName, int, int], Examples]
 

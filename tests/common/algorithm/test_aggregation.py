@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.algorithm.aggregation import BLOCK, Load, PriorStep, SiteParameters, aggregate, next_prior
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.layers import Buffers
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.prior import Prior
-from common.algorithm.settings import AggregationSettings, PriorSettings
-from common.errors import ModelError, TrainingError
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.aggregation import BLOCK, Load, PriorStep, SiteParameters, aggregate, next_prior
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import AggregationSettings, PriorSettings
+from fedmap.errors import ModelError, TrainingError
 
 SPEC = ParameterSpec(("w", "b"), ((1,), (1,)))
 PRIOR = PriorSettings(hidden=(2, 2), alpha=0.2, epsilon=0.01)

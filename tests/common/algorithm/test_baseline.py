@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lifelines import CoxPHFitter
 from torch import Tensor
 
-from common.algorithm.baseline import Baseline, BaselineTerms, baseline_terms, pool_baseline
-from common.errors import TrainingError
+from fedmap.algorithm.pooling.baseline import Baseline, BaselineTerms, baseline_terms, pool_baseline
+from fedmap.errors import TrainingError
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm.batches import Batch, BatchStream, first_batch_rows, full_batches, pack
-from common.algorithm.examples import Examples
-from common.algorithm.layers import Dropout
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.batches import Batch, BatchStream, first_batch_rows, full_batches, pack
+from fedmap.algorithm.model.layers import Dropout
 
 ROWS = st.integers(2, 40)
 BATCH = st.integers(2, 9)

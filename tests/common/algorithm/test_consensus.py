@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm.aggregation import SiteParameters, next_prior
-from common.algorithm.layers import Buffers
-from common.algorithm.local_fit import LocalFit
-from common.algorithm.local_round import LocalRound, OwnModel
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
+from fedmap.algorithm.fit.round import LocalRound, OwnModel
+from fedmap.algorithm.fit.values import LocalFit
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
 
 WIDTH, ROUNDS, ALPHA = 3, 400, 0.05
 SITES = ("a", "b", "c", "d")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.settings import PriorSettings
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.settings import PriorSettings
 
 TWO = ParameterSpec(("w",), ((2,),))
 SEVERAL = ParameterSpec(("w", "b", "v"), ((3, 3), (2,), (5,)))

@@ -13,22 +13,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.examples import Examples
-from common.algorithm.fitting import fit_local, fit_sites
-from common.algorithm.layers import BatchNorm, Buffers, Dropout, Linear, Relu
-from common.algorithm.likelihood import LikelihoodName, Outcome, negative_log_likelihood
-from common.algorithm.local_fit import FailedFit, GradientSource, LocalFit, Model, SiteTask
-from common.algorithm.network import Network
-from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.settings import (
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.fitting import fit_local, fit_sites
+from fedmap.algorithm.fit.values import FailedFit, GradientSource, LocalFit, Model, SiteTask
+from fedmap.algorithm.model.layers import BatchNorm, Buffers, Dropout, Linear, Relu
+from fedmap.algorithm.model.likelihood import LikelihoodName, Outcome, negative_log_likelihood
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.algorithm.settings import (
     AggregationSettings,
     FedmapSettings,
     PriorSettings,
     TrainingSettings,
     WeightingRule,
 )
-from common.errors import TrainingError
+from fedmap.errors import TrainingError
 
 MakeRows = Callable[[LikelihoodName, int, int], Examples]
 MakeModel = Callable[[LikelihoodName], Model]

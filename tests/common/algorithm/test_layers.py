@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.layers import BatchNorm, Buffers, Dropout, Layer, Linear, Pass, Relu
-from common.algorithm.likelihood import (
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.model.layers import BatchNorm, Buffers, Dropout, Layer, Linear, Pass, Relu
+from fedmap.algorithm.model.likelihood import (
     LikelihoodName,
     Outcome,
     negative_log_likelihood,
     output_gradient,
     risk_sets,
 )
-from common.algorithm.local_fit import Model
-from common.algorithm.network import Branch, Network
+from fedmap.algorithm.model.network import Branch, Network
 
 MakeModel = Callable[[LikelihoodName], Model]
 SITES, WIDTH, INPUTS = 3, 6, 4

@@ -20,9 +20,9 @@ from scipy import optimize
 from scipy.special import logsumexp
 from torch import Tensor
 
-from common.algorithm.batches import pack
-from common.algorithm.examples import Examples
-from common.algorithm.likelihood import (
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.batches import pack
+from fedmap.algorithm.model.likelihood import (
     LikelihoodName,
     Outcome,
     negative_log_likelihood,

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.examples import Examples
-from common.algorithm.layers import Buffers
-from common.algorithm.local_fit import LocalFit
-from common.algorithm.local_round import LocalRound, MultiplierPull, OwnModel
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings, PriorSettings, StartRule, TrainingSettings
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.round import LocalRound, MultiplierPull, OwnModel
+from fedmap.algorithm.fit.values import LocalFit
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings, PriorSettings, StartRule, TrainingSettings
 
 NO_BUFFERS = Buffers(torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 ROWS = Examples(torch.zeros(2, 1), torch.zeros(2))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.parameters import ParameterSpec
-from common.errors import ModelError
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.errors import ModelError
 
 NAMES = st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=4, unique=True)
 SHAPE = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)

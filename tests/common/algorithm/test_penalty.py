@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.aggregation import SiteParameters, next_prior
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.layers import Buffers
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.penalty import anchored_penalty
-from common.algorithm.prior import Prior
-from common.algorithm.settings import AggregationSettings, PriorSettings
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.penalty import anchored_penalty
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import AggregationSettings, PriorSettings
 
 TWO = ParameterSpec(("w",), ((2,),))
 SEVERAL = ParameterSpec(("w", "b", "v"), ((2, 3), (2,), (5,)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.algorithm.layers import BatchNorm, Linear, Relu
-from common.algorithm.network import Branch, Network
-from common.algorithm.prior import initial_parameters
-from common.algorithm.seeding import derive_seed
+from fedmap.algorithm.model.layers import BatchNorm, Linear, Relu
+from fedmap.algorithm.model.network import Branch, Network
+from fedmap.algorithm.prior.values import initial_parameters
+from fedmap.algorithm.seeding import derive_seed
 
 NARROW = Network(4, 2, (), (Linear(4, 10), Relu(), Linear(10, 5), Relu(), Linear(5, 2)))
 TOWERS = Network(

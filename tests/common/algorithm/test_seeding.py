@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm.seeding import derive_seed, numpy_stream, torch_stream
+from fedmap.algorithm.seeding import derive_seed, numpy_stream, torch_stream
 
 SEEDS = st.integers(0, 2**64 - 1)
 PARTS = st.lists(st.text("abcxyz019-_.", min_size=1, max_size=6) | st.integers(0, 999), max_size=3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm.settings import FedmapSettings, TrainingSettings
+from fedmap.algorithm.settings import FedmapSettings, TrainingSettings
 
 
 def consensus_rounds(share: float, rounds: int) -> list[int]:

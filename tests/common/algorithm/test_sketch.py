@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.algorithm.sketch import Sketch
+from fedmap.algorithm.prior.sketch import Sketch
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple)
 SEEDS = st.integers(0, 2**63)

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from common.algorithm.statistics import FeatureStatistics, feature_statistics, make_scaler, pool_statistics
-from common.errors import TrainingError
+from fedmap.algorithm.pooling.statistics import (
+    FeatureStatistics,
+    feature_statistics,
+    make_scaler,
+    pool_statistics,
+)
+from fedmap.errors import TrainingError
 
 FEATURES = 2
 VALUE = st.floats(-1e4, 1e4, width=32)

@@ -18,23 +18,23 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from common.algorithm.aggregation import SiteParameters, aggregate
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.examples import Examples
-from common.algorithm.fitting import fit_local
-from common.algorithm.layers import Linear, Pass
-from common.algorithm.likelihood import (
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.fitting import fit_local
+from fedmap.algorithm.fit.values import GradientSource, LocalFit, Model, SiteTask
+from fedmap.algorithm.model.layers import Linear, Pass
+from fedmap.algorithm.model.likelihood import (
     LikelihoodName,
     Outcome,
     negative_log_likelihood,
     output_gradient,
     risk_sets,
 )
-from common.algorithm.local_fit import GradientSource, LocalFit, Model, SiteTask
-from common.algorithm.network import Network
-from common.algorithm.penalty import anchored_penalty
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.prior.aggregation import SiteParameters, aggregate
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.penalty import anchored_penalty
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
 
 Floats = npt.NDArray[np.float64]
 

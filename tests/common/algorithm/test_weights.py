@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm.settings import WeightingRule
-from common.algorithm.weights import log_weight, normalise
-from common.errors import TrainingError
+from fedmap.algorithm.prior.weights import log_weight, normalise
+from fedmap.algorithm.settings import WeightingRule
+from fedmap.errors import TrainingError
 
 LOGS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.bundles.signing import new_release_key
+from fedmap.trust.signing import new_release_key
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,16 @@ from typing import Any, Literal
 
 import torch
 
-from common.algorithm.baseline import Baseline
-from common.algorithm.layers import Buffers
-from common.algorithm.prior import Prior, initial_prior
-from common.algorithm.statistics import Scaler
-from common.bundles.archive import Member, checksum, directory, local_header
-from common.bundles.manifest import (
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.pooling.baseline import Baseline
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.bundles.archive import Member, checksum, directory, local_header
+from fedmap.bundles.manifest import (
     MANIFEST,
     SIGNATURE,
-    CalibrationBin,
     DataSummary,
     Draft,
-    Estimate,
     FileEntry,
     GateCount,
     GroupEstimate,
@@ -29,9 +27,8 @@ from common.bundles.manifest import (
     MissingShare,
     TierPerformance,
 )
-from common.bundles.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
-from common.bundles.verification import Trust
-from common.bundles.writing import (
+from fedmap.bundles.verification import Trust
+from fedmap.bundles.writing import (
     BundleFile,
     prior_parts,
     readable_parts,
@@ -39,14 +36,16 @@ from common.bundles.writing import (
     scaler_values,
     write_bundle,
 )
-from common.decision_rules import DecisionRule
-from common.digests import sha256_hex
-from common.metrics import Threshold
-from common.models import model_of
-from common.plan import StudyPlan
-from common.plan.inputs import planned_inputs
-from common.plan.reading import parse_plan
-from common.study_terms import StudyTerms
+from fedmap.files.digests import sha256_hex
+from fedmap.metrics import Threshold
+from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.scoring.figures import CalibrationBin, Estimate
+from fedmap.study.models import model_of
+from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
 
 RELEASED = 1_767_225_600_000  # 1 January 2026
 EXPIRES = 1_798_761_600_000  # 1 January 2027

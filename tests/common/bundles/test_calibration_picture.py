@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.bundles.calibration_picture import calibration_svg
-from common.bundles.manifest import CalibrationBin
+from fedmap.bundles.card.picture import calibration_svg
+from fedmap.scoring.figures import CalibrationBin
 
 SVG = "{http://www.w3.org/2000/svg}"
 _SHARE = st.floats(0, 1)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from common.bundles.card import model_card
-from common.bundles.card_figures import percent, plain
-from common.bundles.manifest import Draft, Lineage, ThresholdValue
-from common.plan import StudyPlan, load_plan
-from common.plan.reading import parse_plan
-from common.study_terms import StudyTerms
+from fedmap.bundles.card.figures import percent, plain
+from fedmap.bundles.card.text import model_card
+from fedmap.bundles.manifest import Draft, Lineage, ThresholdValue
+from fedmap.study.plan import StudyPlan, load_plan
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.terms import StudyTerms
 from tests.common.bundles.examples import BINARY, SURVIVAL, draft_of, released
 
 HEADINGS = [
@@ -31,7 +31,7 @@ HEADINGS = [
     "How to verify",
     "Versions and lineage",
 ]
-PLANS = Path(__file__).resolve().parents[3] / "lab" / "plans"
+PLANS = Path(__file__).resolve().parents[3] / "lab" / "fedmap_lab" / "plans"
 
 
 def sections(card: str) -> dict[str, str]:

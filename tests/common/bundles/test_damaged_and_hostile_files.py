@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.bundles import archive
-from common.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE
-from common.bundles.signing import new_release_key
-from common.bundles.verification import verify_bundle
-from common.bundles.writing import prior_parts, write_bundle
-from common.errors import FedmapError, IncompatibleError, IntegrityError, LimitError, StorageError
+from fedmap.bundles import archive
+from fedmap.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE
+from fedmap.bundles.verification import verify_bundle
+from fedmap.bundles.writing import prior_parts, write_bundle
+from fedmap.errors import FedmapError, IncompatibleError, IntegrityError, LimitError, StorageError
+from fedmap.trust.signing import new_release_key
 from tests.common.bundles.examples import (
     NOW,
     draft_of,

@@ -10,14 +10,14 @@ from typing import Literal
 import pytest
 import torch
 
-from common.algorithm.layers import Buffers
-from common.bundles.loading import load_prior, load_shared
-from common.bundles.manifest import MU
-from common.bundles.verification import VerifiedBundle, verify_bundle
-from common.errors import ModelError, StateError
-from common.models import model_of
-from common.parameter_files import PriorFile, decode_prior, encode_prior
-from common.plan import StudyPlan
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.bundles.loading import load_prior, load_shared
+from fedmap.bundles.manifest import MU
+from fedmap.bundles.verification import VerifiedBundle, verify_bundle
+from fedmap.errors import ModelError, StateError
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import PriorFile, decode_prior, encode_prior
+from fedmap.study.plan import StudyPlan
 from tests.common.bundles.examples import (
     BINARY,
     NORMED,

@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import pki
-from common.bundles.signing import (
+from fedmap.errors import ConfigError, FedmapError, IncompatibleError, IntegrityError, NotAllowedError
+from fedmap.trust import pki
+from fedmap.trust.signing import (
     BUNDLE_KIND,
     WITHDRAWALS_KIND,
     bare_fingerprint,
@@ -26,7 +27,6 @@ from common.bundles.signing import (
     verify_bytes,
     verify_signature,
 )
-from common.errors import ConfigError, FedmapError, IncompatibleError, IntegrityError, NotAllowedError
 
 
 def test_fingerprint_is_the_whole_sha256_of_the_raw_key(key: bytes) -> None:

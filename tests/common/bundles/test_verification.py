@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from common.bundles.manifest import CALIBRATION, CARD, MU, PSI
-from common.bundles.signing import bare_fingerprint, new_release_key
-from common.bundles.standing import CLOCK_SLACK_MS
-from common.bundles.verification import NAMES, VerifiedBundle, against_installed, verify_bundle
-from common.bundles.withdrawals import Withdrawal, Withdrawals
-from common.errors import (
+from fedmap.bundles.manifest import CALIBRATION, CARD, MU, PSI
+from fedmap.bundles.standing import CLOCK_SLACK_MS
+from fedmap.bundles.verification import NAMES, VerifiedBundle, against_installed, verify_bundle
+from fedmap.bundles.withdrawals import Withdrawal, Withdrawals
+from fedmap.errors import (
     ConfigError,
     FedmapError,
     IncompatibleError,
@@ -24,7 +23,8 @@ from common.errors import (
     NotAllowedError,
     StateError,
 )
-from common.shift.reference import Reference
+from fedmap.shift.reference import Reference
+from fedmap.trust.signing import bare_fingerprint, new_release_key
 from tests.common.bundles.examples import (
     BINARY,
     EXPIRES,

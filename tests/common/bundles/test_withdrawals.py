@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.bundles.signing import fingerprint, new_release_key, public_key_of, signature_of
-from common.bundles.withdrawals import (
+from fedmap.bundles.withdrawals import (
     MOST_BYTES,
     Withdrawal,
     Withdrawals,
@@ -18,7 +17,7 @@ from common.bundles.withdrawals import (
     read_withdrawals,
     write_withdrawals,
 )
-from common.errors import (
+from fedmap.errors import (
     FedmapError,
     IncompatibleError,
     IntegrityError,
@@ -26,6 +25,7 @@ from common.errors import (
     NotAllowedError,
     StateError,
 )
+from fedmap.trust.signing import fingerprint, new_release_key, public_key_of, signature_of
 
 LIST = Withdrawals(
     serial=3,

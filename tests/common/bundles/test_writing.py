@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm.statistics import Scaler
-from common.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE
-from common.bundles.verification import verify_bundle
-from common.bundles.writing import scaler_values, write_bundle
-from common.errors import FedmapError, IncompatibleError, LimitError, StorageError
-from common.plan.reading import parse_plan
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE
+from fedmap.bundles.verification import verify_bundle
+from fedmap.bundles.writing import scaler_values, write_bundle
+from fedmap.errors import FedmapError, IncompatibleError, LimitError, StorageError
+from fedmap.study.plan.reading import parse_plan
 from tests.common.bundles.examples import (
     NOW,
     SURVIVAL,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.data.cohort_directory import SiteEntry, read_cohort_directory
-from common.errors import DataError
+from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
+from fedmap.errors import DataError
 
 
 def cohort(directory: Path, listed: str, *files: str) -> Path:

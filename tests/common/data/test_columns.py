@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.columns import codes, flag_problems, numbers
+from fedmap.data.table.columns import codes, flag_problems, numbers
 
 
 def test_numbers_are_read_from_text_and_the_rest_is_counted() -> None:

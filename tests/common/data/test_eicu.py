@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.eicu import (
+from fedmap.data.eicu.extraction import (
     PHYSIOLOGY,
     EicuRules,
     EicuStays,
@@ -27,8 +27,8 @@ from common.data.eicu import (
     split_by_site,
     wide_table,
 )
-from common.data.vocabulary import Vocabulary
-from common.errors import DataError
+from fedmap.data.eicu.vocabulary import Vocabulary
+from fedmap.errors import DataError
 
 DEMO = Path(os.environ.get("FEDMAP_DATA", Path(__file__).parents[4] / "shared" / "data")) / "eicu_demo"
 ROOT = "notes/Progress Notes/Physical Exam/Physical Exam"

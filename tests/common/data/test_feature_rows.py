@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.feature_rows import Cell, check_records, feature_columns, missing_columns
-from common.errors import DataError, ModelError
-from common.plan import parse_plan
+from fedmap.data.feature_rows import Cell, check_records, feature_columns, missing_columns
+from fedmap.errors import DataError, ModelError
+from fedmap.study.plan import parse_plan
 
 PLAN = parse_plan(
     """

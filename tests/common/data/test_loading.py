@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.data.loading import load_frame, load_site
-from common.data.site_dataset import Exclusion, SiteDataset
-from common.errors import DataError
-from common.plan import StudyPlan, load_plan, parse_plan
+from fedmap.data.loading import load_frame, load_site
+from fedmap.data.table.site_dataset import Exclusion, SiteDataset
+from fedmap.errors import DataError
+from fedmap.study.plan import StudyPlan, load_plan, parse_plan
 
 PROJECT = Path(__file__).parents[3]
 REAL = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))
@@ -281,7 +281,7 @@ def cprd_table(rows: int = 300) -> pd.DataFrame:
 
 
 def test_a_cprd_file_is_loaded_with_its_rules(tmp_path: Path) -> None:
-    data = load(tmp_path, load_plan(PROJECT / "lab/plans/cprd.toml"), cprd_table())
+    data = load(tmp_path, load_plan(PROJECT / "lab/fedmap_lab/plans/cprd.toml"), cprd_table())
     assert data.exclusions == (Exclusion("cardiovascular disease before the landmark", 5),)
     assert data.train.features.shape[1] == 8
     assert float(data.train.target.max()) == 10.0
@@ -291,13 +291,13 @@ def test_a_cprd_file_is_loaded_with_its_rules(tmp_path: Path) -> None:
 
 def test_a_cprd_file_without_its_rule_columns_is_refused(tmp_path: Path) -> None:
     frame = cprd_table().drop(columns="death_before_landmark")
-    assert problems(tmp_path, load_plan(PROJECT / "lab/plans/cprd.toml"), frame) == (
+    assert problems(tmp_path, load_plan(PROJECT / "lab/fedmap_lab/plans/cprd.toml"), frame) == (
         "death_before_landmark: the column is missing",
     )
 
 
 def test_an_interval_file_in_the_wrong_unit_is_refused_by_column(tmp_path: Path) -> None:
-    plan = load_plan(PROJECT / "lab/plans/interval.toml")
+    plan = load_plan(PROJECT / "lab/fedmap_lab/plans/interval.toml")
     typical = {
         "WBC_10_9_L": 6.0, "RBC_10_12_L": 4.7, "HGB_g_L": 140.0, "HCT_PCT": 42.0, "MCV_fL": 90.0,
         "MCH_pg": 30.0, "MCHC_g_dL": 33.0, "PLT_10_9_L": 250.0, "RDW_SD_fL": 42.0, "NEUT_10_9_L": 3.5,
@@ -328,7 +328,7 @@ def test_a_wide_eicu_file_is_loaded_by_blocks(tmp_path: Path) -> None:
         uniquepid=[f"u{n // 2}" for n in range(rows)], died=[1, 0, 0] * 20
     )
     pd.concat([stays, counts], axis=1).to_parquet(tmp_path / "h.parquet")
-    data = load_site(load_plan(PROJECT / "lab/plans/eicu.toml"), "h", tmp_path / "h.parquet", 1)
+    data = load_site(load_plan(PROJECT / "lab/fedmap_lab/plans/eicu.toml"), "h", tmp_path / "h.parquet", 1)
     assert [(group, len(indices)) for group, indices in data.layout.groups] == [
         ("drugs", 1411),
         ("diagnoses", 686),
@@ -384,7 +384,7 @@ def real_file(name: str) -> pd.DataFrame:
 
 @pytest.mark.real_data
 def test_the_four_hospitals_of_uci_heart_are_loaded(tmp_path: Path) -> None:
-    plan = load_plan(PROJECT / "lab/plans/uci-heart.toml")
+    plan = load_plan(PROJECT / "lab/fedmap_lab/plans/uci-heart.toml")
     frame = real_file("uci_heart/flamby_split_740.csv")
     sites = [load(tmp_path, plan, rows) for _, rows in frame.groupby("site")]
     assert [len(site.train) + len(site.validation) for site in sites] == [199, 172, 30, 85]
@@ -394,7 +394,7 @@ def test_the_four_hospitals_of_uci_heart_are_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.real_data
 def test_the_six_regions_of_tcga_brca_are_loaded(tmp_path: Path) -> None:
-    plan = load_plan(PROJECT / "lab/plans/tcga-brca.toml")
+    plan = load_plan(PROJECT / "lab/fedmap_lab/plans/tcga-brca.toml")
     folds = real_file("tcga_brca/train_test_split.csv")
     frame = real_file("tcga_brca/brca.csv").merge(folds, on="pid")
     sites = [load(tmp_path, plan, rows) for _, rows in frame.groupby(frame["fold2"].str[-1])]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from common.data.loading import load_frame
-from common.data.site_dataset import MissingCount
-from common.plan import parse_plan
+from fedmap.data.loading import load_frame
+from fedmap.data.table.site_dataset import MissingCount
+from fedmap.study.plan import parse_plan
 
 PLAN = """
 [study]

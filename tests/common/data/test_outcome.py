@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.data.outcome import nonpositive_times, outcome_notes, read_outcome
-from common.plan.sections import LimitsSection, PositiveRule, TaskSection
+from fedmap.data.outcome import nonpositive_times, outcome_notes, read_outcome
+from fedmap.study.plan.sections import LimitsSection, PositiveRule, TaskSection
 
 BINARY = TaskSection(kind="binary", metric="auroc", label="sick", classes=("no", "yes"))
 GRADED = TaskSection(kind="binary", metric="auroc", label="num", positive=PositiveRule(above=0.0))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from common.data.cprd import apply_cprd_rules
-from common.data.interval import apply_interval_rules
-from common.data.row_rules import drop_rows
-from common.data.site_dataset import Exclusion
-from common.plan.sections import TaskSection
+from fedmap.data.rules.cprd import apply_cprd_rules
+from fedmap.data.rules.interval import apply_interval_rules
+from fedmap.data.rules.rows import drop_rows
+from fedmap.data.table.site_dataset import Exclusion
+from fedmap.study.plan.sections import TaskSection
 
 COX = TaskSection(
     kind="cox", metric="c_index", time="end_time", event="event", time_unit="years", horizon=10.0

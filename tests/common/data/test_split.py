@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.split import (
+from fedmap.data.split import (
     FixedTest,
     Labels,
     Parts,
@@ -17,7 +17,7 @@ from common.data.split import (
     read_fixed_test,
     read_patients,
 )
-from common.plan.sections import SplitSection
+from fedmap.study.plan.sections import SplitSection
 
 PLAIN = SplitSection()
 FIXED = SplitSection(column="fold", train_value="train", test_value="test")

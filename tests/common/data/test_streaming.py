@@ -13,15 +13,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.data import streaming
-from common.data.faults import FaultTally
-from common.data.loading import load_frame, load_site
-from common.data.streaming import FeatureFile
-from common.errors import DataError
-from common.plan import StudyPlan, load_plan, parse_plan
+from fedmap.data import streaming
+from fedmap.data.loading import load_frame, load_site
+from fedmap.data.streaming import FeatureFile
+from fedmap.data.table.faults import FaultTally
+from fedmap.errors import DataError
+from fedmap.study.plan import StudyPlan, load_plan, parse_plan
 
 PLANTED = "9434765919"
-INTERVAL = Path(__file__).resolve().parents[3] / "lab" / "plans" / "interval.toml"
+INTERVAL = Path(__file__).resolve().parents[3] / "lab" / "fedmap_lab" / "plans" / "interval.toml"
 PLAN = parse_plan(
     """
 [study]

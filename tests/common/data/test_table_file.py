@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from common.data.table_file import Table, WantedColumns, read_table
-from common.errors import DataError
+from fedmap.data.table.file import Table, WantedColumns, read_table
+from fedmap.errors import DataError
 
 WANTED = WantedColumns(names=("age", "sex"), text=frozenset({"sex"}))
 SECRET = "Ermengarde-4711"

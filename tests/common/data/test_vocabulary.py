@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.vocabulary import (
+from fedmap.data.eicu.vocabulary import (
     SiteTermCounts,
     TermCount,
     Vocabulary,
@@ -20,7 +20,7 @@ from common.data.vocabulary import (
     pool_vocabulary,
     to_json,
 )
-from common.errors import DataError
+from fedmap.errors import DataError
 
 TERMS = st.from_regex(r"(drug|dx)_[a-z0-9]{1,6}", fullmatch=True)
 

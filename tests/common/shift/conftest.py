@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from common.shift.pooling import pool_reference
-from common.shift.reference import Reference
-from common.shift.terms import reference_terms
+from fedmap.shift.pooling import pool_reference
+from fedmap.shift.reference import Reference
+from fedmap.shift.told.terms import reference_terms
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site
 
 # A busy machine is not a failure: no time limit per example.

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.shift.cells import (
+from fedmap.shift.told.cells import (
     CELLS,
     DOWN,
     EDGES,

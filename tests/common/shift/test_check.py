@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import ModelError
-from common.shift.check import InputShift, ShiftAccumulator, ShiftReport, check_shift
-from common.shift.joint import budget_by_visibility
-from common.shift.pooling import pool_reference
-from common.shift.reference import Reference
-from common.shift.sample import MomentSums
-from common.shift.terms import reference_terms
-from common.shift.tolerances import BUDGET
+from fedmap.errors import ModelError
+from fedmap.shift.check import InputShift, ShiftAccumulator, ShiftReport, check_shift
+from fedmap.shift.joint import budget_by_visibility
+from fedmap.shift.pooling import pool_reference
+from fedmap.shift.reference import Reference
+from fedmap.shift.sample import MomentSums
+from fedmap.shift.told.terms import reference_terms
+from fedmap.shift.tolerances import BUDGET
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.errors import TrainingError
-from common.shift.between import shrink_covariance, shrink_variances, upper_factor
-from common.shift.pooled_histograms import stability_index
-from common.shift.pooling import pool_reference
-from common.shift.reference import Reference
-from common.shift.terms import ReferenceTerms, reference_terms
+from fedmap.errors import TrainingError
+from fedmap.shift.between import shrink_covariance, shrink_variances, upper_factor
+from fedmap.shift.pooled_histograms import stability_index
+from fedmap.shift.pooling import pool_reference
+from fedmap.shift.reference import Reference
+from fedmap.shift.told.terms import ReferenceTerms, reference_terms
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site
 
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.errors import ModelError, RejectedError
-from common.shift.folding import MOST_DIMENSIONS, fold
-from common.shift.terms import (
+from fedmap.errors import ModelError, RejectedError
+from fedmap.files.tensors import decode_tensors, encode_tensors
+from fedmap.shift.told.folding import MOST_DIMENSIONS, fold
+from fedmap.shift.told.terms import (
     ReferenceTerms,
     check_reference,
     decode_reference,
@@ -22,7 +23,6 @@ from common.shift.terms import (
     expected_reference,
     reference_terms,
 )
-from common.tensor_files import decode_tensors, encode_tensors
 
 FLOOR = 10
 Change = Callable[[ReferenceTerms], ReferenceTerms]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from common.errors import FedmapError
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
-from common.transport.channel_options import client_options, server_options
-from common.transport.status import TRAILER, to_status, to_trailers
+from fedmap.errors import FedmapError
+from fedmap.transport.channel_options import client_options, server_options
+from fedmap.transport.status import TRAILER, to_status, to_trailers
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 
 SITE = Identity("site", "a")
 Reply = Callable[[bytes], bytes]

@@ -7,9 +7,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
-from common.transport.channel_options import CHUNK, MIB
-from common.transport.chunk_messages import read_chunk, read_upload, serialise_chunk, serialise_upload
+from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
+from fedmap.transport.channel_options import CHUNK, MIB
+from fedmap.transport.chunk_messages import read_chunk, read_upload, serialise_chunk, serialise_upload
 
 SIZES = [0, 1, 127, 128, 16383, 16384, CHUNK]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.contract.v1 import federation_pb2 as pb
-from common.errors import StateError, StorageError
-from common.transport.channel_options import CHUNK, MIB, client_options, server_options
-from common.transport.chunks import byte_chunks, file_chunks
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import StateError, StorageError
+from fedmap.transport.channel_options import CHUNK, MIB, client_options, server_options
+from fedmap.transport.chunks import byte_chunks, file_chunks
 
 
 @given(st.integers(0, 3 * CHUNK), st.data())

@@ -12,7 +12,7 @@ from typing import Protocol
 import grpc
 import pytest
 
-from common.errors import (
+from fedmap.errors import (
     ConfigError,
     DataError,
     FedmapError,
@@ -25,11 +25,11 @@ from common.errors import (
     StorageError,
     UnreachableError,
 )
-from common.pki import CertificateAuthority, Identity
-from common.transport import status
-from common.transport.channel_options import MAX_MESSAGE
-from common.transport.connection_faults import CAUSES, Cause, unreachable
-from common.transport.status import STATUS, error_classes, raise_typed, to_status, to_trailers
+from fedmap.transport import status
+from fedmap.transport.channel_options import MAX_MESSAGE
+from fedmap.transport.connection_faults import CAUSES, Cause, unreachable
+from fedmap.transport.status import STATUS, error_classes, raise_typed, to_status, to_trailers
+from fedmap.trust.pki import CertificateAuthority, Identity
 
 
 class Service(Protocol):

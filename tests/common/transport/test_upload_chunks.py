@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.contract.v1 import federation_pb2
-from common.transport.channel_options import CHUNK, MIB
-from common.transport.chunk_messages import serialise_upload
+from fedmap.contract.v1 import federation_pb2
+from fedmap.transport.channel_options import CHUNK, MIB
+from fedmap.transport.chunk_messages import serialise_upload
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, CHUNK])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from common import log
+from fedmap.process import log
 from tests.common.web.serving import Federation
 
 

@@ -8,10 +8,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from common.bundles.manifest import (
-    CalibrationBin,
+from fedmap.bundles.manifest import (
     DataSummary,
-    Estimate,
     FileEntry,
     Lineage,
     Manifest,
@@ -19,15 +17,16 @@ from common.bundles.manifest import (
     ThresholdValue,
     TierPerformance,
 )
-from common.errors import NotAllowedError, NotFoundError, StateError
-from common.plan import load_plan
-from common.study_terms import StudyTerms
-from common.web.bundle_app import Access, Entry, Visitor
+from fedmap.errors import NotAllowedError, NotFoundError, StateError
+from fedmap.scoring.figures import CalibrationBin, Estimate
+from fedmap.study.plan import load_plan
+from fedmap.study.terms import StudyTerms
+from fedmap.web.bundle_app import Access, Entry, Visitor
 
 FINGERPRINT = "SHA256:" + " ".join(f"{16 * i:04x}" for i in range(16))
 DAY_MS = 86_400_000
 RELEASED = 1_767_225_600_000  # 1 January 2026
-HEART = Path(__file__).resolve().parents[3] / "lab" / "plans" / "uci-heart.toml"
+HEART = Path(__file__).resolve().parents[3] / "lab" / "fedmap_lab" / "plans" / "uci-heart.toml"
 
 
 def manifest(tier: int = 3, version: int = 1, **changed: object) -> Manifest:

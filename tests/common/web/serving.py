@@ -12,9 +12,9 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from common.pki import CertificateAuthority, Identity, key_pem, new_key
-from common.web.connection import Limits
-from common.web.https_server import HttpsServer
+from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
+from fedmap.web.connection import Limits
+from fedmap.web.https_server import HttpsServer
 
 SECONDS = 20.0
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import StorageError
-from common.pki import Identity
-from common.web.bundle_app import Entry, Visitor, make_bundle_app
-from common.web.https_server import HttpsServer
+from fedmap.errors import StorageError
+from fedmap.trust.pki import Identity
+from fedmap.web.bundle_app import Entry, Visitor, make_bundle_app
+from fedmap.web.https_server import HttpsServer
 from tests.common.web.offered import DAY_MS, FINGERPRINT, RELEASED, Shelf, manifest
 from tests.common.web.serving import SECONDS, Answer, Federation, ask, serving
 

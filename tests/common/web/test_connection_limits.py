@@ -19,8 +19,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from common.web.connection import Limits
-from common.web.https_server import HttpsServer
+from fedmap.web.connection import Limits
+from fedmap.web.https_server import HttpsServer
 from tests.common.web.serving import SECONDS, Federation, ask, serving
 
 CHUNK = b"x" * 65536

@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from common.errors import ConfigError, PortError, StorageError
-from common.pki import Identity, load_key
-from common.web.https_server import HttpsServer
+from fedmap.errors import ConfigError, PortError, StorageError
+from fedmap.trust.pki import Identity, load_key
+from fedmap.web.https_server import HttpsServer
 from tests.common.web.serving import SECONDS, Federation, ask, serving
 
 PLANTED = "NHS-943-476-5919"
@@ -270,7 +270,7 @@ def test_a_program_that_forgets_to_stop_the_server_can_still_end(
         (tmp_path / name).write_bytes(content)
     code = (
         "import sys; from pathlib import Path; from starlette.applications import Starlette\n"
-        "from common.web.https_server import HttpsServer\n"
+        "from fedmap.web.https_server import HttpsServer\n"
         "HttpsServer('127.0.0.1:0', Starlette(), (Path(sys.argv[1]), Path(sys.argv[2]))).start()\n"
     )
     arguments = [sys.executable, "-c", code, str(tmp_path / "s.pem"), str(tmp_path / "s.key")]

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from common.web.bundle_app import Entry, make_bundle_app
+from fedmap.web.bundle_app import Entry, make_bundle_app
 from tests.common.web.browser import chromium, needs_chromium, show
 from tests.common.web.offered import FINGERPRINT, Shelf, manifest
 from tests.common.web.serving import SECONDS, Federation, serving

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.bundles.card_figures import plain, table
-from common.web.markdown import to_html
+from fedmap.bundles.card.figures import plain, table
+from fedmap.web.markdown import to_html
 
 ALLOWED = {"h1", "h2", "h3", "h4", "h5", "h6", "p", "ul", "li", "code", "pre", "img"} | {
     "div",

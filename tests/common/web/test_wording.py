@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.bundles.manifest import Estimate, TierPerformance
-from common.metrics import METRICS
-from common.web.catalogue import Entry
-from common.web.wording import _METRICS, bundle_view, counted, day, figure, number, size
+from fedmap.bundles.manifest import TierPerformance
+from fedmap.metrics import METRICS
+from fedmap.scoring.figures import Estimate
+from fedmap.web.catalogue import Entry
+from fedmap.web.wording import _METRICS, bundle_view, counted, day, figure, number, size
 from tests.common.web.offered import RELEASED, manifest
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sksurv.metrics import concordance_index_censored
 
-from lab.cohorts import cprd
-from lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts import cprd
+from fedmap_lab.cohorts.site_table import SiteTable
 
 COLUMNS = [
     "pracid",

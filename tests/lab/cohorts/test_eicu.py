@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from lab.cohorts import eicu
-from lab.cohorts.icu_risk import channels, hospital_deviation, shared_logit
-from lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts import eicu
+from fedmap_lab.cohorts.icu_risk import channels, hospital_deviation, shared_logit
+from fedmap_lab.cohorts.site_table import SiteTable
 
 RANGES = {
     "gcs_eyes": (1, 4),

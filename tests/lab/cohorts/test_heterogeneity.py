@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 from sklearn.metrics import roc_auc_score
 
-from common.errors import FedmapError
-from lab.cohorts import COHORTS
-from lab.cohorts.heterogeneity import (
+from fedmap.errors import FedmapError
+from fedmap_lab.cohorts import COHORTS
+from fedmap_lab.cohorts.heterogeneity import (
     Spread,
     distances_between_sites,
     measure_heterogeneity,

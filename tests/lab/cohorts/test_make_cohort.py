@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.errors import FedmapError
-from lab.cohorts import COHORTS, CohortSummary, make_cohort
-from lab.cohorts.writing import cohort_directory
+from fedmap.errors import FedmapError
+from fedmap_lab.cohorts import COHORTS, CohortSummary, make_cohort
+from fedmap_lab.cohorts.writing import cohort_directory
 
 SMALL = {"cprd": 0.001, "interval": 0.02, "eicu": 0.001}
 NAMES = pytest.mark.parametrize("name", list(SMALL))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import FedmapError
-from lab.cohorts import cprd, eicu
-from lab.cohorts.site_plan import LARGEST_SCALE, PlanSettings, plan_sites
+from fedmap.errors import FedmapError
+from fedmap_lab.cohorts import cprd, eicu
+from fedmap_lab.cohorts.site_plan import LARGEST_SCALE, PlanSettings, plan_sites
 
 PLANS = pytest.mark.parametrize("settings", [cprd.PLAN, eicu.PLAN], ids=["cprd", "eicu"])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import wilcoxon
 
-from lab.comparison.paired import compare_all, compare_pair, gain, holm, median_interval
+from fedmap_lab.statistics.paired import compare_all, compare_pair, gain, holm, median_interval
 
 P_VALUES = st.lists(st.floats(0.0, 1.0), max_size=12)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lab.cli import app
-from lab.kept_models import read_models
-from lab.report.explaining import explain
-from lab.report.reading import read_facts
-from lab.report.statistics import compute
-from lab.report.writing import write_report
+from fedmap_lab.cli.main import app
+from fedmap_lab.report.explaining import explain
+from fedmap_lab.report.facts.reading import read_facts
+from fedmap_lab.report.facts.statistics import compute
+from fedmap_lab.report.writing import write_report
+from fedmap_lab.simulation.kept_models import read_models
 from tests.lab.comparison.conftest import read
 
 pytestmark = pytest.mark.xdist_group("comparison")

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError, FedmapError, StorageError
-from common.plan import StudyPlan, parse_plan
-from lab.comparison.jobs import Job, JobResult, run_job
-from lab.comparison.records import comparison_folder
-from lab.comparison.request import Request, choose_methods, identity_of
-from lab.comparison.running import _best, compare
-from lab.comparison.summary import caveats, not_in_the_report
-from lab.comparison.tables import write_tables
-from lab.comparison.trials import TUNING_SEED, Setting, all_settings, apply, draw_trials
-from lab.comparison.workers import Crash, Workplace, run_jobs
-from lab.engines import VectorisedEngine
-from lab.federation import Federation, load_federation
-from lab.methods import METHODS
-from lab.report.explaining import explain
-from lab.report.writing import write_report
+from fedmap.errors import DataError, FedmapError, StorageError
+from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap_lab.comparison.jobs import Job, JobResult, run_job
+from fedmap_lab.comparison.records import comparison_folder
+from fedmap_lab.comparison.request import Request, choose_methods, identity_of
+from fedmap_lab.comparison.running import _best, compare
+from fedmap_lab.comparison.summary import caveats, not_in_the_report
+from fedmap_lab.comparison.tables import write_tables
+from fedmap_lab.comparison.trials import TUNING_SEED, Setting, all_settings, apply, draw_trials
+from fedmap_lab.comparison.workers import Crash, Workplace, run_jobs
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import Federation, load_federation
+from fedmap_lab.methods import METHODS
+from fedmap_lab.report.explaining import explain
+from fedmap_lab.report.writing import write_report
 from tests.lab.comparison.conftest import lab, read
 from tests.lab.conftest import BINARY_PLAN, MakeCohort
 
@@ -172,7 +172,7 @@ def test_a_job_that_crashed_counts_in_the_progress_of_its_own_step_only(
         for job in jobs:
             yield Crash(job, -9) if job.kind == "trial" else JobResult(job=job, outcome="done")
 
-    monkeypatch.setattr("lab.comparison.running.run_jobs", run_or_crash)
+    monkeypatch.setattr("fedmap_lab.comparison.running.run_jobs", run_or_crash)
     heard: list[tuple[str, int, int]] = []
     plan = parse_plan(SMALL, "small.toml")
     request = request_of(plan, make_cohort(SITES), trials=2, seeds=2)
@@ -210,7 +210,7 @@ def test_a_smaller_call_says_which_recorded_runs_its_report_is_without(
     def run(_: Workplace, jobs: list[Job], __: int) -> Iterator[JobResult]:
         return (JobResult(job=job, outcome="done") for job in jobs)
 
-    monkeypatch.setattr("lab.comparison.running.run_jobs", run)
+    monkeypatch.setattr("fedmap_lab.comparison.running.run_jobs", run)
     plan, data, out = parse_plan(SMALL, "small.toml"), make_cohort(SITES), tmp_path / "out"
     full = request_of(plan, data, methods=("individual", "fedavg", "fedmap-sketch"), seeds=2)
     assert not_in_the_report(compare(full, out, 1, lambda *_: None)) == ""
@@ -310,7 +310,7 @@ def stopped_after_one_job(folder: Path, data: Path, how: signal.Signals, code: i
     """Start a comparison and stop it once one of its six jobs is done."""
     (folder / "plan.toml").write_text(SMALL)
     command = [
-        *(sys.executable, "-m", "lab.cli", "compare", "--plan", str(folder / "plan.toml")),
+        *(sys.executable, "-m", "fedmap_lab.cli.main", "compare", "--plan", str(folder / "plan.toml")),
         *("--data", str(data), "--out", str(folder / "out"), "--methods", "fedavg,fedprox"),
         *("--seeds", "1", "--rounds", "1", "--tune", "--trials", "2", "--workers", "1"),
     ]

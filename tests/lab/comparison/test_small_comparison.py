@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import FedmapError
-from common.plan import parse_plan
-from lab.comparison.jobs import Job, run_job
-from lab.comparison.request import Request
-from lab.comparison.running import compare
-from lab.comparison.tables import write_tables
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.method_names import METHOD_NAMES
+from fedmap.errors import FedmapError
+from fedmap.study.plan import parse_plan
+from fedmap_lab.comparison.jobs import Job, run_job
+from fedmap_lab.comparison.request import Request
+from fedmap_lab.comparison.running import compare
+from fedmap_lab.comparison.tables import write_tables
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.names import METHOD_NAMES
 from tests.lab.comparison.conftest import PLAN, ROUNDS, read
 from tests.lab.conftest import write_site
 

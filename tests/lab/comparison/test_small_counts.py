@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from common.data.site_dataset import Exclusion
-from common.plan import StudyPlan
-from lab.comparison.jobs import Job, JobResult, ScoreRecord
-from lab.comparison.request import Request, identity_of
-from lab.comparison.running import Comparison
-from lab.comparison.small_counts import in_words, size
-from lab.comparison.tables import write_tables
-from lab.federation import load_federation
+from fedmap.data.table.site_dataset import Exclusion
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.comparison.jobs import Job, JobResult, ScoreRecord
+from fedmap_lab.comparison.request import Request, identity_of
+from fedmap_lab.comparison.running import Comparison
+from fedmap_lab.comparison.small_counts import in_words, size
+from fedmap_lab.comparison.tables import write_tables
+from fedmap_lab.federation.sites import load_federation
 from tests.lab.comparison.conftest import read
 from tests.lab.conftest import MakeCohort
 

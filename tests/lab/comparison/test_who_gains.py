@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.comparison.who_gains import gain_against_alone
+from fedmap_lab.statistics.who_gains import gain_against_alone
 
 
 def _sites(values: np.ndarray) -> dict[str, float]:

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from common.algorithm.adam import Adam
-from common.algorithm.examples import Examples
-from common.algorithm.layers import Linear
-from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
-from common.algorithm.local_rule import FitStart, LocalRule
-from common.algorithm.network import Network
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings
-from common.algorithm.statistics import Scaler
-from common.data.site_dataset import FeatureLayout, SiteDataset
-from common.plan import parse_plan
-from lab.federation import Federation, Site
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.adam import Adam
+from fedmap.algorithm.fit.rule import FitStart, LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
+from fedmap.algorithm.model.layers import Linear
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.data.table.site_dataset import FeatureLayout, SiteDataset
+from fedmap.study.plan import parse_plan
+from fedmap_lab.federation.sites import Federation, Site
 from tests.lab.conftest import BINARY_PLAN
 
 NETWORK = Network(2, 1, (), (Linear(2, 1),))  # three parameters

@@ -11,24 +11,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm.examples import Examples
-from common.algorithm.layers import Linear
-from common.algorithm.local_fit import Model
-from common.algorithm.network import Network
-from common.algorithm.settings import (
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.model.layers import Linear
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.algorithm.settings import (
     AggregationSettings,
     FedmapSettings,
     PriorSettings,
     StartRule,
     TrainingSettings,
 )
-from common.algorithm.statistics import Scaler
-from common.data.site_dataset import FeatureLayout, SiteDataset
-from common.plan import parse_plan
-from lab.engines import VectorisedEngine
-from lab.federation import Federation, Site
-from lab.methods.fedmap import FedMap
-from lab.methods.method import Progress
+from fedmap.data.table.site_dataset import FeatureLayout, SiteDataset
+from fedmap.study.plan import parse_plan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.method import Progress
 from tests.lab.conftest import BINARY_PLAN
 
 ROWS = (40, 60, 100, 150)

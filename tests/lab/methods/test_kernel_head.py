@@ -12,14 +12,14 @@ import torch
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from common.algorithm.layers import Pass
-from common.algorithm.likelihood import Outcome
-from common.errors import ModelError
-from common.plan import StudyPlan
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.methods.kernel_head import Evidence, Kernel, KernelHead, bound
-from lab.methods.pfedgp import PFedGp
+from fedmap.algorithm.model.layers import Pass
+from fedmap.algorithm.model.likelihood import Outcome
+from fedmap.errors import ModelError
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead, bound
+from fedmap_lab.methods.pfedgp import PFedGp
 from tests.lab.conftest import MakeCohort
 
 KERNEL = Kernel(scale=4.0, length=0.5)

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
-from common.algorithm.local_rule import LocalRule
-from common.algorithm.prior import Prior
-from common.algorithm.settings import FedmapSettings
-from lab.methods.ditto import Ditto
-from lab.methods.fedavg import FedAvg
-from lab.methods.feddyn import FedDyn
-from lab.methods.fedmap import FedMap
-from lab.methods.fedprox import FedProx
-from lab.methods.method import Method, Progress, Trained
-from lab.methods.pfedme import PFedMe
-from lab.methods.scaffold import Scaffold
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap_lab.methods.ditto import Ditto
+from fedmap_lab.methods.fedavg import FedAvg
+from fedmap_lab.methods.feddyn import FedDyn
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.fedprox import FedProx
+from fedmap_lab.methods.method import Method, Progress, Trained
+from fedmap_lab.methods.pfedme import PFedMe
+from fedmap_lab.methods.scaffold import Scaffold
 from tests.lab.methods.quadratics import QuadraticEngine, quadratic_federation
 
 ROWS = (10, 30)

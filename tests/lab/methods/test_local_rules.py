@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from common.algorithm.adam import Adam
-from common.algorithm.local_rule import FitStart
-from lab.methods.feddyn import Dynamic
-from lab.methods.pfedbayes import Variational, kl_gradients
-from lab.methods.pfedfda import FrozenHead
-from lab.methods.pfedme import Moreau
-from lab.methods.proximal import Proximal
-from lab.methods.qfedavg import fair_step
-from lab.methods.scaffold import Controlled
+from fedmap.algorithm.fit.adam import Adam
+from fedmap.algorithm.fit.rule import FitStart
+from fedmap_lab.methods.feddyn import Dynamic
+from fedmap_lab.methods.pfedbayes import Variational, kl_gradients
+from fedmap_lab.methods.pfedfda import FrozenHead
+from fedmap_lab.methods.pfedme import Moreau
+from fedmap_lab.methods.proximal import Proximal
+from fedmap_lab.methods.qfedavg import fair_step
+from fedmap_lab.methods.scaffold import Controlled
 
 
 def start_of(theta: Tensor, rows: float = 10.0, rate: float = 0.1) -> FitStart:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from common.plan import StudyPlan
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
-from lab.methods.embedding import embedding_of
-from lab.methods.pfedfda import CANDIDATES, PFedFda
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
+from fedmap_lab.methods.embedding import embedding_of
+from fedmap_lab.methods.pfedfda import CANDIDATES, PFedFda
 from tests.lab.conftest import MakeCohort
 
 

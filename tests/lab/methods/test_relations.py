@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.evaluation import outputs
-from common.plan import StudyPlan
-from lab.engines import Engine, LoopEngine, VectorisedEngine
-from lab.federation import Federation, load_federation
-from lab.method_names import METHOD_NAMES
-from lab.methods import METHODS
-from lab.methods.ditto import Ditto
-from lab.methods.fedavg import FedAvg
-from lab.methods.feddyn import FedDyn
-from lab.methods.fedmap import FedMap
-from lab.methods.fedprox import FedProx
-from lab.methods.method import Method, Progress, Trained, common_start
-from lab.methods.pooled import Pooled, together
-from lab.methods.qfedavg import QFedAvg
-from lab.methods.scaffold import Scaffold
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.scoring.evaluation import outputs
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import Engine, LoopEngine, VectorisedEngine
+from fedmap_lab.federation.sites import Federation, load_federation
+from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.ditto import Ditto
+from fedmap_lab.methods.fedavg import FedAvg
+from fedmap_lab.methods.feddyn import FedDyn
+from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.fedprox import FedProx
+from fedmap_lab.methods.method import Method, Progress, Trained, common_start
+from fedmap_lab.methods.names import METHOD_NAMES
+from fedmap_lab.methods.pooled import Pooled, together
+from fedmap_lab.methods.qfedavg import QFedAvg
+from fedmap_lab.methods.scaffold import Scaffold
 from tests.lab.conftest import MakeCohort
 
 EQUAL = {"east": (1, 100), "west": (1, 100), "clinic": (2, 60)}

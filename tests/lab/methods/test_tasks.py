@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.metrics import Metric
-from common.plan import parse_plan
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.method_names import BASELINES
-from lab.methods import METHODS
-from lab.simulation import simulate
+from fedmap.metrics import Metric
+from fedmap.study.plan import parse_plan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.names import BASELINES
+from fedmap_lab.simulation.simulate import simulate
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, MakeCohort
 
 SITES = {"one": (1, 90), "two": (1, 70), "quiet": (1, 60), "clinic": (2, 50), "remote": (3, 40)}

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.local_fit import FailedFit, LocalFit, Model, SiteTask
-from common.algorithm.local_rule import LocalRule
-from common.algorithm.prior import Prior
-from common.algorithm.seeding import derive_seed
-from common.algorithm.settings import FedmapSettings
-from common.plan import StudyPlan
-from lab.engines import Fits, VectorisedEngine
-from lab.federation import Federation, load_federation
-from lab.methods import METHODS
-from lab.methods.ablations import ABLATIONS, SKETCH_WIDTH
-from lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
-from lab.methods.ditto import Ditto
-from lab.methods.embedding import embedding_of
-from lab.methods.method import Method, Trained
-from lab.methods.pfedbayes import PFedBayes, Variational
-from lab.methods.pfedfda import CANDIDATES
-from lab.methods.qfedavg import QFedAvg, fair_step
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.seeding import derive_seed
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import Fits, VectorisedEngine
+from fedmap_lab.federation.sites import Federation, load_federation
+from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.ablations import ABLATIONS, SKETCH_WIDTH
+from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
+from fedmap_lab.methods.ditto import Ditto
+from fedmap_lab.methods.embedding import embedding_of
+from fedmap_lab.methods.method import Method, Trained
+from fedmap_lab.methods.pfedbayes import PFedBayes, Variational
+from fedmap_lab.methods.pfedfda import CANDIDATES
+from fedmap_lab.methods.qfedavg import QFedAvg, fair_step
 from tests.lab.conftest import MakeCohort
 
 SITES = {"east": (1, 120), "west": (1, 90), "clinic": (2, 60)}

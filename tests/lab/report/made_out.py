@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from common.algorithm.aggregation import SiteParameters
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.settings import PriorSettings
-from common.models import model_of
-from common.parameter_files import encode_parameters, encode_psi
-from common.plan import StudyPlan, parse_plan
-from common.plan.canonical import canonical_form
-from lab.kept_models import ABOUT, About, KeptSite, write_models
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.settings import PriorSettings
+from fedmap.study.models import model_of
+from fedmap.study.parameter_files import encode_parameters, encode_psi
+from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.plan.canonical import canonical_form
+from fedmap_lab.simulation.kept_models import ABOUT, About, KeptSite, write_models
 from tests.lab.conftest import BINARY_PLAN
 
 PLAN = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [3]").replace("dropout = 0.1", "dropout = 0.0")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import FedmapError
-from common.plan import StudyPlan
-from lab.engines import VectorisedEngine
-from lab.federation import load_federation
-from lab.methods import METHODS
-from lab.report.explaining import explain
-from lab.results import write_study
-from lab.simulation import simulate
+from fedmap.errors import FedmapError
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import VectorisedEngine
+from fedmap_lab.federation.sites import load_federation
+from fedmap_lab.methods import METHODS
+from fedmap_lab.report.explaining import explain
+from fedmap_lab.simulation.results import write_study
+from fedmap_lab.simulation.simulate import simulate
 from tests.lab.conftest import MakeCohort
 
 SITES = {"one": (1, 60), "two": (1, 50), "clinic": (2, 40)}

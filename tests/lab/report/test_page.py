@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from common.algorithm.settings import PriorSettings
-from common.errors import FedmapError
-from lab.cli import app
-from lab.report.draw_sites import draw_weights
-from lab.report.explaining import explain
-from lab.report.pictures import Picture
-from lab.report.reading import read_facts
-from lab.report.writing import write_report
+from fedmap.algorithm.settings import PriorSettings
+from fedmap.errors import FedmapError
+from fedmap_lab.cli.main import app
+from fedmap_lab.report.explaining import explain
+from fedmap_lab.report.facts.reading import read_facts
+from fedmap_lab.report.figures.pictures import Picture
+from fedmap_lab.report.figures.sites import draw_weights
+from fedmap_lab.report.writing import write_report
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models, write_out
 
 NAMES = tuple(f"hospital-{number}" for number in range(8))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.report.page_tables import PageTable, equity_tables, tier_table
-from lab.report.reading import read_facts
-from lab.report.statistics import compute
+from fedmap_lab.report.facts.reading import read_facts
+from fedmap_lab.report.facts.statistics import compute
+from fedmap_lab.report.page.tables import PageTable, equity_tables, tier_table
 from tests.lab.report.made_out import MadeOut, MadeSite, write_out
 
 NAMES = tuple(f"hospital-{number}" for number in range(8))

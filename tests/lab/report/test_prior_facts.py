@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.algorithm.convex_network import ConvexNetwork
-from common.algorithm.parameters import ParameterSpec
-from common.algorithm.penalty import anchored_penalty
-from common.algorithm.settings import PriorSettings
-from common.errors import FedmapError
-from common.models import model_of
-from lab.kept_models import ABOUT, SiteModels, read_models
-from lab.report.prior_facts import Groups, convex_by_tensor, curvature_along, prior_facts
-from lab.report.prior_words import explain_layers, explain_sites
+from fedmap.algorithm.model.parameters import ParameterSpec
+from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.penalty import anchored_penalty
+from fedmap.algorithm.settings import PriorSettings
+from fedmap.errors import FedmapError
+from fedmap.study.models import model_of
+from fedmap_lab.report.prior.facts import Groups, convex_by_tensor, curvature_along, prior_facts
+from fedmap_lab.report.prior.words import explain_layers, explain_sites
+from fedmap_lab.simulation.kept_models import ABOUT, SiteModels, read_models
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models
 
 SMALL = PriorSettings(hidden=(8, 4))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.report.csv_tables import write_statistics
-from lab.report.reading import read_facts
-from lab.report.statistics import compute
+from fedmap_lab.report.facts.reading import read_facts
+from fedmap_lab.report.facts.statistics import compute
+from fedmap_lab.report.page.csv import write_statistics
 from tests.lab.report.made_out import MadeOut, MadeSite, write_out
 
 REGIONS = ("north", "north", "north", "south", "south", "south", "east")

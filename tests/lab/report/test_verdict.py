@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.report.reading import read_facts
-from lab.report.statistics import compute
-from lab.report.verdict import Verdict, judge
+from fedmap_lab.report.facts.reading import read_facts
+from fedmap_lab.report.facts.statistics import compute
+from fedmap_lab.report.page.verdict import Verdict, judge
 from tests.lab.report.made_out import MadeOut, MadeSite, write_out
 
 NAMES = tuple(f"s{number:02}" for number in range(14))

@@ -1,1 +1,0 @@
-"""The central service: coordinates rounds and estimates the prior. Imports `common` only."""

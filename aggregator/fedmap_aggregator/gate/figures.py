@@ -1,0 +1,143 @@
+"""The gate's look at names, counts, calibration and groups: do they fit the plan, and each other?
+
+Whatever a site sends here ends up in a bundle that clinics read, so nothing impossible is let in: a bin whose
+mean lies elsewhere, more events than rows, a count below the plan's own floor, a column that the plan lacks.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.scoring.calibration_bins import BINS, bin_range
+from fedmap.scoring.disclosure import is_small_cell
+from fedmap.shift.told.terms import ReferenceTerms, check_reference
+from fedmap.study.answer_names import layout_digest
+from fedmap.study.plan import FeatureBlock, StudyPlan
+from fedmap.study.plan.inputs import planned_inputs, subgroups_of
+from fedmap_aggregator.gate.headers import SAME_VERSION, demand
+
+_MOST_NAME = 200  # characters
+_MOST_CELLS = 1_000_000_000_000
+_ROUNDING = 1e-6
+_FLOOR = "the plan's limits.min_cell holds for every site: update the agent, and keep its policy's floor"
+
+
+def check_inputs(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
+    """The names of the model's inputs, where they are sent: as the plan has them, and as the digest says."""
+    names = list(answer.input_names)
+    if not names:
+        return
+    demand(
+        layout_digest(names) == answer.layout_digest, "the inputs' names have another digest", SAME_VERSION
+    )
+    demand(
+        len(names) == planned_inputs(plan).count,
+        "there are more or fewer inputs than the plan has",
+        SAME_VERSION,
+    )
+    demand(len(set(names)) == len(names), "two inputs have the same name", SAME_VERSION)
+    plain = all(name.isprintable() and 0 < len(name) <= _MOST_NAME for name in names)
+    demand(plain, f"an input's name is empty, unprintable or over {_MOST_NAME} characters", SAME_VERSION)
+    at = 0
+    for feature in plan.features:
+        if isinstance(feature, FeatureBlock):
+            here = names[at : at + feature.columns]
+            fits = here == sorted(here) and all(name.startswith(feature.prefix) for name in here)
+        else:
+            own = [feature.name]
+            if feature.kind == "category":
+                own = [f"{feature.name}={category}" for category in feature.categories[1:]]
+            here, fits = own, names[at : at + len(own)] == own
+        demand(fits, "the inputs' names are not those of the plan's features", SAME_VERSION)
+        at += len(here)
+
+
+def check_counts(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
+    """Events and empty cells."""
+    if answer.HasField("events"):
+        demand(plan.task.kind != "multiclass", "a multiclass task has no count of events", SAME_VERSION)
+        demand(answer.events <= answer.rows, "there are more events than rows", SAME_VERSION)
+        _check_floor(plan, answer.events, "events")
+    if not answer.missing:
+        return
+    features = [f.prefix if isinstance(f, FeatureBlock) else f.name for f in plan.features]
+    fits = [one.feature for one in answer.missing] == features
+    demand(fits, "empty cells are not counted by the plan's features", SAME_VERSION)
+    for one in answer.missing:
+        demand(one.cells <= one.of <= _MOST_CELLS, "more cells are empty than there are", SAME_VERSION)
+        _check_floor(plan, one.cells, "empty cells")
+
+
+def check_reference_terms(plan: StudyPlan, terms: ReferenceTerms, most_rows: int) -> None:
+    """The terms of the shift check: possible, of the plan's inputs, and without small cells."""
+    check_reference(terms, most_rows)
+    demand(terms.floor.item() >= plan.limits.min_cell, "reference terms were made for a lower floor", _FLOOR)
+    scaled = tuple(bool(one) for one in terms.scaled)
+    demand(scaled == planned_inputs(plan).scaled, "reference terms are of other inputs", SAME_VERSION)
+
+
+def check_evaluation(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
+    """Counts, calibration and groups; the scores themselves are `updates`'s."""
+    rows = answer.test_rows
+    if answer.HasField("test_rows"):
+        demand(rows <= _MOST_CELLS, "there are more test rows than any site has", SAME_VERSION)
+        _check_floor(plan, rows, "test rows")
+    if answer.HasField("test_events"):
+        known = answer.HasField("test_rows") and plan.task.kind != "multiclass"
+        demand(known and answer.test_events <= rows, "there are more test events than rows", SAME_VERSION)
+        _check_floor(plan, answer.test_events, "test events")
+    told = answer.HasField("test_rows")
+    demand(told or not (answer.calibration or answer.subgroups), "test rows are not counted", SAME_VERSION)
+    _check_calibration(plan, answer)
+    _check_subgroups(plan, answer)
+
+
+def _check_calibration(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
+    bins = answer.calibration
+    demand(
+        not bins or plan.task.kind != "multiclass", "a multiclass task has no calibration bins", SAME_VERSION
+    )
+    places = [one.bin for one in bins]
+    demand(places == sorted(places), "calibration bins do not rise", SAME_VERSION)
+    demand(all(place < BINS for place in places), "a calibration bin is beyond the grid", SAME_VERSION)
+    demand(
+        sum(one.rows for one in bins) <= answer.test_rows, "bins hold more rows than there are", SAME_VERSION
+    )
+    for one in bins:
+        values = (one.predicted, one.observed, one.effective_rows)
+        demand(all(map(math.isfinite, values)), "a calibration bin is not finite", SAME_VERSION)
+        demand(one.rows > 0, "a calibration bin has no rows", SAME_VERSION)
+        _check_floor(plan, one.rows, "rows in a calibration bin")
+        if plan.task.kind == "binary":
+            events = round(one.observed)
+            _check_floor(plan, events, "events in a calibration bin")
+            _check_floor(plan, max(one.rows - events, 0), "rows without an event in a calibration bin")
+        low, high = bin_range(one.bin)
+        mean, slack = one.predicted / one.rows, _ROUNDING
+        demand(low - slack <= mean <= high + slack, "a calibration bin's mean lies elsewhere", SAME_VERSION)
+        most = one.rows * (1 + _ROUNDING)
+        demand(0 <= one.observed <= most, "a calibration bin has more events than rows", SAME_VERSION)
+        demand(
+            0 < one.effective_rows <= most, "a calibration bin's effective rows are no count", SAME_VERSION
+        )
+
+
+def _check_subgroups(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
+    found = [(group.column, group.category) for group in answer.subgroups]
+    demand(len(set(found)) == len(found), "a group is scored twice", SAME_VERSION)
+    demand(set(found) <= set(subgroups_of(plan)), "a group is none of the plan's categories", SAME_VERSION)
+    by_column: dict[str, int] = {}
+    for group in answer.subgroups:
+        told = group.HasField("rows") or not group.score.HasField("value")
+        demand(told, "a group has a score without rows", SAME_VERSION)
+        _check_floor(plan, group.rows, "rows in a group")
+        by_column[group.column] = by_column.get(group.column, 0) + group.rows
+    fits = all(count <= answer.test_rows for count in by_column.values())
+    demand(fits, "groups hold more rows than there are", SAME_VERSION)
+
+
+def _check_floor(plan: StudyPlan, count: int, what: str) -> None:
+    demand(
+        not is_small_cell(count, plan.limits.min_cell), f"a count of {what} is below the plan's floor", _FLOOR
+    )

@@ -1,0 +1,229 @@
+"""What a release says besides its parameters: the study's stored answers as figures, pooled over sites.
+
+Reads rows of the store and computes; what becomes of the figures is `signing`'s. Figures of the final
+global model exist for the last round alone: an earlier one is released without them, and says so. Answers of
+agents that did not send a figure yet are read as such, and the figure is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ValidationError
+
+from fedmap.bundles.manifest import DataSummary, GateCount, GroupEstimate, TierPerformance
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.errors import StorageError
+from fedmap.files.durable import storage_error
+from fedmap.metrics import metric_names
+from fedmap.scoring.calibration_bins import BinTerms, pool_bins
+from fedmap.scoring.figures import CalibrationBin, Estimate
+from fedmap.scoring.meta_analysis import pool_estimates
+from fedmap.shift.reference import Reference
+from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
+from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.inputs import subgroups_of
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.course.computation import message_of, step_of
+from fedmap_aggregator.release.data import data_summary
+from fedmap_aggregator.store import AnswerRow, BlobStore, RefusalRow, ResultRow, Transaction
+
+_MOST_REFUSALS = 1_000_000
+_FEWEST = 2  # sites of a group: the figure of one alone would be that site's own
+_HOW: Mapping[str, str] = {
+    PERSONAL: "each site's own model, on test rows of that site",
+    FINE_TUNED: "the global model fine-tuned at each site, on test rows of that site; these sites also "
+    "trained the prior, so a new site may gain less or more",
+    GLOBAL: "the global model as it is, on test rows of sites that trained it; a new site may do worse",
+}
+_NOT_EVALUATED = "not evaluated: sites score the last round of a study only"
+
+
+@dataclass(frozen=True)
+class ReleaseRecords:
+    """What the store has of one study, as far as a release tells of it."""
+
+    statistics: tuple[AnswerRow, ...]
+    evaluations: tuple[AnswerRow, ...]
+    results: tuple[ResultRow, ...]
+    refusals: tuple[RefusalRow, ...]
+    regions: Mapping[str, str]  # by site; "" where it has none
+
+
+@dataclass(frozen=True)
+class ReleaseFigures:
+    """Parts of a bundle's manifest. What could not be measured is empty, and a note beside it says why."""
+
+    reference: Reference | None
+    data: DataSummary | None
+    performance: tuple[TierPerformance, ...]
+    calibration: tuple[CalibrationBin, ...]
+    groups: tuple[GroupEstimate, ...]
+    inputs: tuple[str, ...]  # names of the model's inputs; empty: no agent sent them
+    sites: int  # whose updates stand behind the prior
+    accepted_updates: int
+    refused: tuple[GateCount, ...]
+
+
+def release_records(transaction: Transaction, study: str) -> ReleaseRecords:
+    """All that `figures` needs, as of one moment."""
+    return ReleaseRecords(
+        statistics=_accepted(transaction.answers.list(study, "statistics")),
+        evaluations=_accepted(transaction.answers.list(study, "evaluate")),
+        results=transaction.results.list(study),
+        refusals=transaction.refusals.newest(study, _MOST_REFUSALS),
+        regions={row.name: row.region for row in transaction.sites.list()},
+    )
+
+
+def release_figures(
+    terms: StudyTerms, records: ReleaseRecords, blobs: BlobStore, number: int
+) -> ReleaseFigures:
+    """The figures of the prior that round `number` made."""
+    rounds = {f"round-{n}" for n in range(1, number + 1)}
+    steps = [step_of(row) for row in records.results if row.task in rounds]
+    sites = {site for step in steps for site in step.weights}
+    final = number == terms.rounds
+    evaluations = {
+        row.site: message_of(row).evaluation for row in records.evaluations if final and row.site in sites
+    }
+    tasks = {"statistics", "initialise", *rounds} | ({"rule", "evaluate"} if final else set())
+    refused = Counter(row.code for row in records.refusals if row.task in tasks)
+    return ReleaseFigures(
+        reference=_reference(records.results, blobs),
+        data=data_summary(
+            terms.plan,
+            {row.site: message_of(row).statistics for row in records.statistics if row.site in sites},
+            evaluations,
+            records.regions,
+        ),
+        performance=_performance(terms.plan, evaluations),
+        calibration=pool_bins({site: _bins(found) for site, found in evaluations.items()}),
+        groups=(*_regions(terms.plan, records.regions, evaluations), *_subgroups(terms.plan, evaluations)),
+        inputs=next((step_of(r).input_names for r in records.results if r.task == "statistics"), ()),
+        sites=len(sites),
+        accepted_updates=sum(len(step.weights) - len(step.absent) for step in steps),
+        refused=tuple(GateCount(code=code, count=refused[code]) for code in sorted(refused)),
+    )
+
+
+def _accepted(rows: Iterable[AnswerRow]) -> tuple[AnswerRow, ...]:
+    return tuple(row for row in rows if row.status == "accepted")
+
+
+def _reference(results: Iterable[ResultRow], blobs: BlobStore) -> Reference | None:
+    """What the rule step pooled. It describes the inputs, so it holds for every round."""
+    for row in results:
+        digest = step_of(row).reference_digest
+        if not digest:
+            continue
+        path = blobs.existing(digest)
+        try:
+            return Reference.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise storage_error(error, path) from error
+        except ValidationError as error:
+            raise StorageError(
+                f"the stored reference of {row.study} cannot be read",
+                hint="restore the state folder from a backup; the blob was changed, or is of another version",
+            ) from error
+    return None
+
+
+def _performance(
+    plan: StudyPlan, evaluations: Mapping[str, pb.EvaluationAnswer]
+) -> tuple[TierPerformance, ...]:
+    if not evaluations:
+        return (
+            TierPerformance(tier=1, model="personal", note=_NOT_EVALUATED),
+            TierPerformance(tier=2, model="fine_tuned", note=_NOT_EVALUATED),
+            TierPerformance(tier=3, model="global", note=_NOT_EVALUATED),
+        )
+    return (
+        _of_model(plan, evaluations, 1, "personal"),
+        _of_model(plan, evaluations, 2, "fine_tuned"),
+        _of_model(plan, evaluations, 3, "global"),
+    )
+
+
+def _of_model(
+    plan: StudyPlan,
+    evaluations: Mapping[str, pb.EvaluationAnswer],
+    tier: Literal[1, 2, 3],
+    model: Literal["personal", "fine_tuned", "global"],
+) -> TierPerformance:
+    scores = [score for site in sorted(evaluations) for score in evaluations[site].scores]
+    found = (
+        _pooled([s for s in scores if (s.model, s.metric) == (model, name)], name == plan.task.metric)
+        for name in metric_names(plan.task.kind)
+    )
+    estimates = tuple(estimate for estimate in found if estimate is not None)
+    note = _HOW[model] if estimates else "not measured: no site let a score go"
+    return TierPerformance(tier=tier, model=model, estimates=estimates, note=note)
+
+
+def _pooled(scores: Sequence[pb.Score], elsewhere: bool = False) -> Estimate | None:
+    """One metric of one model over sites; None where no site measured it."""
+    measured = [score for score in scores if score.HasField("value")]
+    if not measured:
+        return None
+    errors = [s.standard_error if s.HasField("standard_error") else None for s in measured]
+    return pool_estimates(measured[0].metric, [s.value for s in measured], errors, elsewhere)
+
+
+def _bins(answer: pb.EvaluationAnswer) -> list[BinTerms]:
+    return [
+        BinTerms(one.bin, one.rows, one.predicted, one.observed, one.effective_rows)
+        for one in answer.calibration
+    ]
+
+
+def _regions(
+    plan: StudyPlan, regions: Mapping[str, str], evaluations: Mapping[str, pb.EvaluationAnswer]
+) -> list[GroupEstimate]:
+    members: dict[str, list[pb.EvaluationAnswer]] = {}
+    for site in sorted(evaluations):
+        if regions.get(site):
+            members.setdefault(regions[site], []).append(evaluations[site])
+    return [
+        _group(
+            "region",
+            region,
+            [s for a in answers for s in a.scores if (s.model, s.metric) == (GLOBAL, plan.task.metric)],
+            [a.test_rows if a.HasField("test_rows") else None for a in answers],
+        )
+        for region, answers in sorted(members.items())
+    ]
+
+
+def _subgroups(plan: StudyPlan, evaluations: Mapping[str, pb.EvaluationAnswer]) -> list[GroupEstimate]:
+    found = [one for site in sorted(evaluations) for one in evaluations[site].subgroups]
+    groups = []
+    for column, category in subgroups_of(plan):
+        here = [one for one in found if (one.column, one.category) == (column, category)]
+        if not here:
+            continue
+        rows = [one.rows if one.HasField("rows") else None for one in here]
+        groups.append(_group("subgroup", f"{column}={category}", [one.score for one in here], rows))
+    return groups
+
+
+def _group(
+    kind: Literal["region", "subgroup"], name: str, scores: Sequence[pb.Score], rows: Sequence[int | None]
+) -> GroupEstimate:
+    """The figure of one site alone is that site's own affair, and is not told."""
+    measured = [score for score in scores if score.HasField("value")]
+    if len(measured) < _FEWEST:
+        note = f"suppressed: fewer than {_FEWEST} sites have a figure that may be told"
+        return GroupEstimate(kind=kind, name=name, note=note)
+    known = [count for count in rows if count is not None]
+    return GroupEstimate(
+        kind=kind,
+        name=name,
+        rows=sum(known) if len(known) == len(rows) else None,
+        estimate=_pooled(measured),
+        note="" if len(known) == len(rows) else "some sites did not tell how many rows they have",
+    )

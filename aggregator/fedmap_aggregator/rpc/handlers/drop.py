@@ -1,0 +1,210 @@
+"""Rounds that travel as files: what a site without a network is given, and what comes back from it.
+
+The operator carries the files; the site's own signature says who made them. A file that comes in takes
+the same way as the call it stands for: same table of who may do what, same intake, same gate. A site that
+takes part by files gives no signs of life, and is not counted as silent.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from google.protobuf.message import DecodeError
+
+from fedmap.contract.v1 import drop_pb2, enrolment_pb2, federation_pb2
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import ConfigError, IntegrityError, LimitError, NotFoundError, StateError
+from fedmap.files.durable import DurableWriter, make_folder, read_file
+from fedmap.names import check_site_name, shown
+from fedmap.study.course.questions import tasks_for
+from fedmap.transport.chunks import file_chunks
+from fedmap.trust import drop_files
+from fedmap.trust.pki import Identity
+from fedmap_aggregator.gate.intake import AnswerIntake
+from fedmap_aggregator.identity.callers import Caller, IdentityResolver, authorise
+from fedmap_aggregator.metrics import AggregatorMetrics
+from fedmap_aggregator.rpc.handlers.enrolment import EnrolmentHandler
+from fedmap_aggregator.rpc.handlers.federation import FederationHandler
+from fedmap_aggregator.store import Store
+from fedmap_aggregator.studies.service import StudyService
+from fedmap_aggregator.studies.task_messages import task_message
+
+_ROOM = 32 << 20  # bytes of a file beside its tensors
+_SUBMIT = "/fedmap.v1.FederationService/SubmitAnswer"
+_APPROVE = "/fedmap.v1.FederationService/Approve"
+
+
+@dataclass(frozen=True)
+class Signing:
+    """The aggregator's own certificate and key, and the authority that sites' signatures lead to."""
+
+    certificate_pem: Callable[[], bytes]
+    key_pem: Callable[[], bytes]
+    client_ca_pem: bytes
+
+
+class DropHandler:
+    """ExportDrop and ImportDrop."""
+
+    def __init__(
+        self,
+        service: StudyService,
+        store: Store,
+        intake: AnswerIntake,
+        federation: FederationHandler,
+        enrolment: EnrolmentHandler,
+        resolver: IdentityResolver,
+        signing: Signing,
+        folder: Path,
+        max_tensors: int,
+        metrics: AggregatorMetrics,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._intake = intake
+        self._federation = federation
+        self._enrolment = enrolment
+        self._resolver = resolver
+        self._signing = signing
+        self._folder = folder
+        self._max_tensors = max_tensors
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        make_folder(folder)
+
+    def export(self, caller: Caller, request: pb.ExportDropRequest) -> Iterator[bytes]:
+        """The file for a site: the offer before the start, else its open task with the prior."""
+        drop, tensors = self._content(request.study, request.site)
+        with TemporaryDirectory(dir=self._folder) as folder:
+            path = Path(folder) / "drop"
+            self._write(path, drop, tensors)
+            self._note(caller, "drop.export", request.study, request.site)
+            self._service.heard_by_file(request.site)
+            for chunk in file_chunks(path):
+                self._metrics.sent(len(chunk))
+                yield chunk
+
+    def take(self, caller: Caller, chunks: Iterator[bytes]) -> pb.ImportDropResponse:
+        """A file that a site made. What it stands for decides which checks it meets."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(dir=self._folder)))
+            path = self._received(folder, chunks)
+            limits = drop_files.DropLimits(tensors=self._max_tensors)
+            file = drop_files.read(path, limits, folder)
+            site = check_site_name(file.drop.site)
+            file.verify(self._signing.client_ca_pem, self._now(), Identity("site", site))
+            match file.drop.WhichOneof("content"):
+                case "enrolment":
+                    return self._enrol(caller, site, file.drop.enrolment, folder)
+                case "approval":
+                    return self._approve(caller, site, file)
+                case "answer":
+                    return self._answer(caller, site, file)
+        raise IntegrityError(
+            "the file is none that a site makes", hint="import the file that `fedmap-site round run` wrote"
+        )
+
+    def _content(self, name: str, site: str) -> tuple[drop_pb2.Drop, Path | None]:
+        study = self._service.study(name)
+        if site not in study.state.members:
+            raise NotFoundError(
+                f"{shown(site)} is not invited to the study {name}", hint="check the site's name"
+            )
+        drop = drop_pb2.Drop(site=site, made_unix_ms=self._clock_ms())
+        if study.state.phase == "approvals":
+            drop.offer.study = name
+            drop.offer.terms_json = study.terms.to_json()
+            return drop, None
+        task = tasks_for(study.state, site)
+        if task is None:
+            raise StateError(
+                f"nothing is open for {site} in the study {name}",
+                hint="`fedmap-aggregator status` says what the study is waiting for; export again later",
+            )
+        message = task_message(study, task)
+        drop.task.task = message.SerializeToString(deterministic=True)
+        drop.task.terms_json = study.terms.to_json()
+        prior = message.prior_digest
+        return drop, self._store.blobs.existing(prior) if prior else None
+
+    def _write(self, path: Path, drop: drop_pb2.Drop, tensors: Path | None) -> None:
+        try:
+            drop_files.write(path, drop, tensors, self._signing.key_pem(), self._signing.certificate_pem())
+        except ConfigError as error:
+            raise StateError(
+                "the aggregator's key cannot sign files",
+                hint="with external PKI, give the aggregator an EC P-256 key whose certificate has the URI "
+                "SAN fedmap:aggregator",
+            ) from error
+
+    def _received(self, folder: Path, chunks: Iterator[bytes]) -> Path:
+        most, path = self._max_tensors + _ROOM, folder / "received"
+        with DurableWriter(folder) as writer:
+            for chunk in chunks:
+                if writer.size + len(chunk) > most:
+                    raise LimitError(
+                        f"the file is larger than {most:,} bytes", hint="raise limits.max_answer_mib"
+                    )
+                writer.write(chunk)
+                self._metrics.received(len(chunk))
+            writer.commit(path)
+        return path
+
+    def _enrol(
+        self, caller: Caller, site: str, enrolment: drop_pb2.DropEnrolment, folder: Path
+    ) -> pb.ImportDropResponse:
+        request = enrolment_pb2.EnrolRequest(site=site, token=enrolment.token, csr_pem=enrolment.csr_pem)
+        response = self._enrolment.enrol(request)
+        drop = drop_pb2.Drop(site=site, made_unix_ms=self._clock_ms())
+        drop.certificate.certificate_pem = response.certificate_pem
+        drop.certificate.ca_pem = response.ca_pem
+        path = folder / "reply"
+        self._write(path, drop, None)
+        self._note(caller, "drop.import", "", site)
+        return pb.ImportDropResponse(what="enrolment", site=site, reply=read_file(path))
+
+    def _approve(self, caller: Caller, site: str, file: drop_files.DropFile) -> pb.ImportDropResponse:
+        sender, approval = self._sender(file, _APPROVE), file.drop.approval
+        request = federation_pb2.ApproveRequest(study=approval.study, terms_digest=approval.terms_digest)
+        self._federation.approve(sender, request)
+        self._note(caller, "drop.import", approval.study, site)
+        self._service.heard_by_file(site)
+        return pb.ImportDropResponse(what="approval", study=approval.study, site=site)
+
+    def _answer(self, caller: Caller, site: str, file: drop_files.DropFile) -> pb.ImportDropResponse:
+        sender = self._sender(file, _SUBMIT)
+        try:
+            answer = federation_pb2.Answer.FromString(file.drop.answer.answer)
+        except DecodeError as error:
+            raise IntegrityError(
+                "the answer in the file cannot be read", hint="have the site make the file again"
+            ) from error
+        self._note(caller, "drop.import", answer.study[:64], site)
+        begun = self._intake.begin(sender.name, answer)
+        if not isinstance(begun, federation_pb2.Receipt):
+            with begun as upload:
+                if file.tensors_path is not None:
+                    for chunk in file_chunks(file.tensors_path):
+                        upload.write(chunk)
+                upload.finish()
+        self._service.heard_by_file(site)
+        return pb.ImportDropResponse(what="answer", study=answer.study, site=site, task_id=answer.task_id)
+
+    def _sender(self, file: drop_files.DropFile, rpc: str) -> Caller:
+        """The site that signed, if it could make the call that the file stands for."""
+        sender = self._resolver.resolve(file.signer_chain_pem, self._clock_ms())
+        authorise(rpc, sender)
+        return sender
+
+    def _note(self, caller: Caller, action: str, study: str, site: str) -> None:
+        with self._store.transaction() as transaction:
+            transaction.audit.append(caller.actor, action, study, {"site": site}, self._clock_ms())
+
+    def _now(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._clock_ms() / 1000, datetime.UTC)

@@ -1,0 +1,214 @@
+"""What the operator does: invite and revoke sites, lead studies, look at them, check the audit log.
+
+Every change is in the audit log in the same transaction. Messages in, messages out. Files for sites
+without a network are `handlers.drop`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.errors import NotFoundError, RejectedError, StateError
+from fedmap.names import check_region, check_site_name, check_study_name, shown
+from fedmap.process.log import get_logger
+from fedmap.study.course.events import Aborted, Event, Paused, Resumed, Started
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.terms import StudyTerms
+from fedmap_aggregator.identity.callers import Caller, IdentityResolver
+from fedmap_aggregator.metrics import AggregatorMetrics
+from fedmap_aggregator.rpc.handlers.enrolment import count_sites, token_hash
+from fedmap_aggregator.store import SiteRow, Store, Transaction
+from fedmap_aggregator.studies.liveness import Liveness
+from fedmap_aggregator.studies.service import Note, Study, StudyService
+from fedmap_aggregator.studies.status_report import MOST_REFUSALS, StudyRecords, study_status
+
+_HOUR_MS = 3_600_000
+_LONGEST_HOURS = 24 * 90
+_REASON = 500
+
+_ACTIONS: Mapping[pb.StudyAction.ValueType, tuple[str, Callable[[int], Event]]] = {
+    pb.STUDY_ACTION_START: ("study.start", Started),
+    pb.STUDY_ACTION_PAUSE: ("study.pause", Paused),
+    pb.STUDY_ACTION_RESUME: ("study.resume", Resumed),
+    pb.STUDY_ACTION_ABORT: ("study.abort", Aborted),
+}
+
+
+@dataclass(frozen=True)
+class Invitations:
+    """How sites are invited here."""
+
+    ca_fingerprint: str
+    issues_certificates: bool  # False: an external PKI does
+    hours: int
+
+
+class OperatorHandler:
+    """OperatorService, but for files, bundles and deletion."""
+
+    def __init__(
+        self,
+        service: StudyService,
+        store: Store,
+        liveness: Liveness,
+        resolver: IdentityResolver,
+        invitations: Invitations,
+        metrics: AggregatorMetrics,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._liveness = liveness
+        self._resolver = resolver
+        self._invitations = invitations
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._log = get_logger()
+
+    def invite(self, caller: Caller, request: pb.InviteRequest) -> pb.InviteResponse:
+        """A token for a site; with external PKI the site may join at once and there is no token."""
+        site, region = check_site_name(request.site), check_region(request.region)
+        if request.tier not in (1, 2, 3):
+            raise RejectedError(
+                "the tier is none of 1, 2 and 3", hint="1 trains, 2 fine-tunes a released prior, 3 predicts"
+            )
+        if request.valid_hours > _LONGEST_HOURS:
+            raise RejectedError(
+                f"an invitation is valid for at most {_LONGEST_HOURS} hours", hint="give fewer hours"
+            )
+        now, token = self._clock_ms(), secrets.token_urlsafe(32)
+        issues = self._invitations.issues_certificates
+        expires = now + (request.valid_hours or self._invitations.hours) * _HOUR_MS if issues else 0
+        with self._store.transaction() as transaction:
+            known = transaction.sites.get(site)
+            if not issues:
+                row = SiteRow(site, request.tier, region, "active", known.software_version if known else "")
+                transaction.sites.upsert(row)
+            elif known is None or known.state != "active":
+                transaction.sites.upsert(SiteRow(site, request.tier, region, "invited"))
+            if issues:
+                transaction.invitations.withdraw(site, now)
+                transaction.invitations.add(token_hash(token), site, request.tier, region, expires)
+            detail = {"tier": str(request.tier), "expires": str(expires)}
+            transaction.audit.append(caller.actor, "site.invite", f"site:{site}", detail, now)
+        self._standing_changed()
+        self._log.info("site_invited", site=site, tier=request.tier, actor=caller.actor)
+        return pb.InviteResponse(
+            token=token if issues else "",
+            ca_fingerprint=self._invitations.ca_fingerprint,
+            expires_unix_ms=expires,
+        )
+
+    def list_sites(self) -> pb.ListSitesResponse:
+        with self._store.reading() as transaction:
+            return pb.ListSitesResponse(
+                sites=[self._site(transaction, row) for row in transaction.sites.list()]
+            )
+
+    def revoke_site(self, caller: Caller, request: pb.RevokeSiteRequest) -> pb.RevokeSiteResponse:
+        """Shut a site out: its certificates, its unused tokens, its part in every study."""
+        site, now = request.site, self._clock_ms()
+        with self._store.transaction() as transaction:
+            known = transaction.sites.get(site)
+            if known is None:
+                raise NotFoundError(f"no site is called {shown(site)}", hint="list the sites")
+            if known.state != "revoked":
+                transaction.sites.set_state(site, "revoked")
+                count = transaction.certificates.revoke_all("site", site, now)
+                transaction.invitations.withdraw(site, now)
+                detail = {"reason": request.reason[:_REASON], "certificates": str(count)}
+                transaction.audit.append(caller.actor, "site.revoke", f"site:{site}", detail, now)
+        self._standing_changed()
+        self._service.leave_all(site, "revoked by the operator")
+        self._liveness.forget(site)
+        self._log.info("site_revoked", site=site, actor=caller.actor)
+        return pb.RevokeSiteResponse()
+
+    def create_study(self, caller: Caller, request: pb.CreateStudyRequest) -> pb.CreateStudyResponse:
+        plan = parse_plan(request.plan_toml, "the study plan")
+        check_study_name(plan.study.name)
+        terms = StudyTerms.of_plan(plan, request.rounds or None, request.seed)
+        sites = self._invited(tuple(request.sites))
+        if len(sites) < plan.rounds.quorum:
+            raise StateError(
+                f"{len(sites)} T1 site(s) would be invited, the plan's quorum is {plan.rounds.quorum}",
+                hint="invite more sites with tier 1 first, or lower rounds.quorum in the plan",
+            )
+        study = self._service.create(terms, sites, caller.actor)
+        return pb.CreateStudyResponse(
+            study=study.state.study, terms_digest=study.terms.digest, sites=sorted(study.state.members)
+        )
+
+    def control_study(self, caller: Caller, request: pb.ControlStudyRequest) -> pb.ControlStudyResponse:
+        known = _ACTIONS.get(request.action)
+        if known is None:
+            raise RejectedError("the action is unknown", hint="use start, pause, resume or abort")
+        action, event = known
+        note = Note(caller.actor, action, request.study)
+        study = self._service.apply(request.study, event(self._clock_ms()), note)
+        self._log.info("study_controlled", study=request.study, action=action, actor=caller.actor)
+        return pb.ControlStudyResponse(phase=study.state.phase)
+
+    def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+        studies = (self._service.study(request.study),) if request.study else self._service.studies()
+        now = self._clock_ms()
+        with self._store.reading() as transaction:
+            sites = {row.name: row for row in transaction.sites.list()}
+            return pb.GetStatusResponse(
+                studies=[self._status(transaction, study, sites, now) for study in studies],
+                time_unix_ms=now,
+            )
+
+    def verify_audit(self) -> pb.VerifyAuditResponse:
+        with self._store.reading() as transaction:
+            head = transaction.audit.verify()
+        return pb.VerifyAuditResponse(entries=head.entries, head=head.hash)
+
+    def _standing_changed(self) -> None:
+        self._resolver.forget()
+        count_sites(self._store, self._metrics)
+
+    def _invited(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        with self._store.reading() as transaction:
+            known = {row.name: row for row in transaction.sites.list()}
+        if not named:
+            return tuple(name for name, row in known.items() if row.tier == 1 and row.state != "revoked")
+        for name in named:
+            row = known.get(name)
+            if row is None:
+                raise NotFoundError(
+                    f"no site is called {shown(name)}", hint="list the sites; invite it first"
+                )
+            if row.tier != 1 or row.state == "revoked":
+                what = "revoked" if row.state == "revoked" else f"a T{row.tier} site"
+                raise RejectedError(f"{name} is {what}", hint="only T1 sites that are not revoked take part")
+        return tuple(sorted(set(named)))
+
+    def _site(self, transaction: Transaction, row: SiteRow) -> pb.Site:
+        valid = [c for c in transaction.certificates.list_of("site", row.name) if c.revoked_at is None]
+        presence = self._liveness.presence(row.name)
+        return pb.Site(
+            name=row.name,
+            tier=row.tier,
+            region=row.region,
+            state=row.state,
+            certificate_ends_unix_ms=max((c.not_after for c in valid), default=0),
+            last_seen_unix_ms=presence.heard_at,
+            software_version=presence.software_version or row.software_version,
+            stage=presence.progress.stage if presence.heard_at else "",
+        )
+
+    def _status(
+        self, transaction: Transaction, study: Study, sites: Mapping[str, SiteRow], now: int
+    ) -> pb.StudyStatus:
+        name = study.state.study
+        records = StudyRecords(
+            results=transaction.results.list(name),
+            evaluations=transaction.answers.list(name, "evaluate"),
+            refusals=transaction.refusals.newest(name, MOST_REFUSALS),
+        )
+        presence = {site: self._liveness.presence(site) for site in study.state.members}
+        return study_status(study, records, sites, presence, now)

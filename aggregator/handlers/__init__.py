@@ -1,1 +1,0 @@
-"""One module per service of the contract: authenticated callers and messages in, messages out. No gRPC."""

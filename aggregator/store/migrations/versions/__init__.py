@@ -1,1 +1,0 @@
-"""One module per revision. A revision that was released is never edited."""

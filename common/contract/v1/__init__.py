@@ -1,1 +1,0 @@
-"""Code generated from `proto/fedmap/v1` by `make proto`. Not edited by hand; a test notices drift."""

@@ -1,0 +1,6 @@
+"""The library that every program of FedMAP shares: the algorithm, one study engine, data, scores, bundles.
+
+In: tensors, plans, tables and files.
+Out: frozen values, scores, signed files.
+May import: libraries; its rooms have one order (tests/test_import_directions.py), imports go upwards only.
+"""

@@ -1,0 +1,256 @@
+"""Whether a bundle may be used, in nine steps. Offline: a file, the keys that are trusted, and the time.
+
+    (1) format       the archive that we write, byte for byte, and a manifest that reads
+    (2) size limits  of the file and of each member, before it is read
+    (3) digests      every member is the one that the manifest names
+    (4) signature    the manifest is signed by a trusted key
+    (5) expiry       it is neither too old nor from the future
+    (6) withdrawal   it is not on the list of withdrawn bundles
+    (7) no rollback  it is not older than what was installed before
+    (8) model        the model is known, the terms read, and their digests agree
+    (9) shapes       every tensor and every table fits the model
+
+The order of work differs in one point: (4) comes before all that looks inside. Nothing unsigned is parsed but
+the frame and the signature itself, and no digest is worth anything before the signature over it.
+The file is read once. Whoever reads a member later reads it by `VerifiedBundle.part`, which compares its
+digest again: a file that was exchanged after its verification is not used either.
+
+Installing, and keeping the list and the highest version, is the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from io import FileIO
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedmap.bundles import standing
+from fedmap.bundles.archive import (
+    DAMAGED,
+    LIMITS,
+    Member,
+    checksum,
+    directory,
+    directory_size,
+    header_size,
+    most_bytes,
+    parse_header,
+)
+from fedmap.bundles.file_pass import FilePass
+from fedmap.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE, Manifest
+from fedmap.bundles.verified import Step, VerifiedBundle
+from fedmap.bundles.withdrawals import Withdrawals
+from fedmap.errors import IncompatibleError, IntegrityError, LimitError, ModelError, PlanError, ServiceError
+from fedmap.files.durable import storage_error
+from fedmap.files.tensors import head_size
+from fedmap.trust.signing import BUNDLE_KIND, parse_signature, verify_signature
+
+__all__ = ["NAMES", "Step", "Trust", "VerifiedBundle", "against_installed", "verify_bundle"]
+
+NAMES = {
+    1: "format",
+    2: "size limits",
+    3: "digests",
+    4: "signature",
+    5: "expiry",
+    6: "withdrawal list",
+    7: "no rollback",
+    8: "model",
+    9: "shapes",
+}
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a site or clinic knows before it looks at a file."""
+
+    fingerprints: frozenset[str]  # in any spelling
+    withdrawals: Withdrawals | None = None
+    installed_version: int | None = None  # the highest ever installed under this bundle's name
+
+
+def verify_bundle(path: Path, trust: Trust, now_unix_ms: int, *, label: str = "") -> VerifiedBundle:
+    """All nine steps, or the error of the first that fails, which names the step.
+
+    `label`: what errors call the file, by default its name.
+    """
+    label = label or path.name
+    try:
+        with _opened(path, label) as (file, size):
+            return _Verification(path, label, size, FilePass(file)).run(trust, now_unix_ms)
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def against_installed(bundle: VerifiedBundle, version: int | None) -> VerifiedBundle:
+    """Step (7) by itself, for who learns the bundle's name only from the verified manifest."""
+    with _step(bundle.path.name, 7):
+        finding = standing.check_rollback(bundle.manifest, version)
+    steps = (Step(7, NAMES[7], finding) if step.number == 7 else step for step in bundle.steps)
+    return replace(bundle, steps=tuple(steps))
+
+
+class _Verification:
+    """The steps over one open file."""
+
+    def __init__(self, path: Path, label: str, size: int, reading: FilePass) -> None:
+        self._path = path
+        self._label = label
+        self._size = size
+        self._reading = reading
+        self._members: list[Member] = []
+        self._offsets: dict[str, int] = {}
+        self._at = 0
+        self._findings: dict[int, str] = {}
+
+    def run(self, trust: Trust, now_unix_ms: int) -> VerifiedBundle:
+        with self._step(2):  # (2) the file as a whole
+            if self._size > most_bytes():
+                raise LimitError(f"no bundle has more than {most_bytes():,} bytes", hint=DAMAGED)
+        with self._step(1):  # (1) the frame of the first two members
+            if not self._size:
+                raise IntegrityError("the file is empty", hint=DAMAGED)
+            written, signed = self._small(MANIFEST), self._small(SIGNATURE)
+            signature = parse_signature(signed)
+        with self._step(4):  # (4)
+            signer = verify_signature(signature, BUNDLE_KIND, written, trust.fingerprints)
+            self._findings[4] = f"signed by {signer}, which is trusted"
+        with self._step(1):  # (1) what is signed
+            manifest = _manifest(written)
+            self._check_layout(manifest)
+        with self._step(2):  # (2) each member
+            for entry in manifest.files:
+                if entry.size > LIMITS[entry.name]:
+                    raise LimitError(
+                        f"{entry.name} is larger than the limit of {LIMITS[entry.name]:,} bytes",
+                        hint=standing.UPDATE,
+                    )
+            self._findings[2] = f"{self._size:,} bytes, every file in it within its limit"
+        with self._step(3):  # (3), and the rest of (1): the frame around the members
+            heads = self._members_read(manifest)
+        with self._step(5):  # (5)
+            self._findings[5] = standing.check_expiry(manifest, now_unix_ms)
+        with self._step(6):  # (6)
+            self._findings[6] = standing.check_withdrawal(manifest, trust.withdrawals)
+        with self._step(7):  # (7)
+            self._findings[7] = standing.check_rollback(manifest, trust.installed_version)
+        from fedmap.bundles import fitness  # with torch: only a bundle that is genuine is worth the wait
+
+        with self._step(8):  # (8)
+            plan = fitness.check_terms(manifest).plan
+            model = fitness.check_model(plan)
+            self._findings[8] = f"{manifest.model} is known here; plan and terms fit their digests"
+        with self._step(9):  # (9)
+            fitness.check_tables(manifest, plan, model)
+            fitness.check_tensors(manifest, plan, model, heads)
+            self._findings[9] = (
+                f"{model.network.spec.size:,} parameters for {model.network.inputs:,} inputs fit the model"
+            )
+        return VerifiedBundle(
+            path=self._path,
+            manifest=manifest,
+            size=self._size,
+            key_fingerprint=signer,
+            steps=tuple(Step(number, NAMES[number], self._findings[number]) for number in sorted(NAMES)),
+            offsets=self._offsets,
+        )
+
+    def _small(self, name: str) -> bytes:
+        """A member that is read into memory as a whole."""
+        member = self._header(name)
+        data = self._reading.take(member.size)
+        self._at += member.size
+        if checksum(data) != member.checksum:
+            raise IntegrityError(f"{name} is damaged", hint=DAMAGED)
+        return data
+
+    def _header(self, name: str) -> Member:
+        member = parse_header(self._reading.take(header_size(name)), name)
+        self._at += header_size(name)
+        self._members.append(member)
+        self._offsets[name] = self._at
+        return member
+
+    def _check_layout(self, manifest: Manifest) -> None:
+        """The members that this tier has, in their order, and a file that is as long as they make it."""
+        names = [entry.name for entry in manifest.files]
+        wanted = [MU, PSI, CARD] if manifest.tier == 2 else [MU, CARD]
+        if names not in (wanted, [*wanted, CALIBRATION]):
+            raise IncompatibleError("it does not have the files of its tier", hint=standing.UPDATE)
+        frame = sum(map(header_size, names)) + directory_size([MANIFEST, SIGNATURE, *names])
+        length = self._at + frame + sum(entry.size for entry in manifest.files)
+        if self._size != length:
+            what = "it was cut short" if self._size < length else "there are further bytes in it"
+            raise IntegrityError(f"it has {self._size:,} bytes instead of {length:,}: {what}", hint=DAMAGED)
+        self._findings[1] = f"format {manifest.format}: {len(names) + 2} files and nothing else"
+
+    def _members_read(self, manifest: Manifest) -> dict[str, bytes]:
+        """Every further member once from front to back; the first bytes of the tensors are kept."""
+        heads: dict[str, bytes] = {}
+        for entry in manifest.files:
+            if self._header(entry.name) != Member(entry.name, entry.size, entry.crc32):
+                raise IntegrityError(f"the header of {entry.name} is not as signed", hint=DAMAGED)
+            found = self._reading.stretch(entry.size, head_size if entry.name in (MU, PSI) else None)
+            self._at += entry.size
+            if found.sha256 != entry.sha256:
+                raise IntegrityError(f"{entry.name} is not the file that was signed", hint=DAMAGED)
+            heads[entry.name] = found.head
+        frame = directory(self._members)
+        if self._reading.take(len(frame)) != frame or not self._reading.at_end():
+            raise IntegrityError("its table of contents does not fit its files", hint=DAMAGED)
+        self._findings[3] = f"SHA-256 of all {len(manifest.files)} files as signed"
+        return heads
+
+    def _step(self, number: int) -> AbstractContextManager[None]:
+        return _step(self._label, number)
+
+
+def _manifest(written: bytes) -> Manifest:
+    """Signed as it is, so what does not read is no damage but another version of the software."""
+    try:
+        manifest = Manifest.model_validate_json(written)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:80]
+        raise IncompatibleError(
+            f"its manifest is none that this software knows ({where or 'as a whole'})", hint=standing.UPDATE
+        ) from None
+    if manifest.to_json() != written:
+        raise IncompatibleError("its manifest is not in the canonical form", hint=standing.UPDATE)
+    if manifest.name != f"{manifest.study}-t{manifest.tier}":
+        raise IncompatibleError("its name is not that of its study and tier", hint=standing.UPDATE)
+    if manifest.expires_unix_ms <= manifest.released_unix_ms:
+        raise IncompatibleError("it expires before it is released", hint=standing.UPDATE)
+    return manifest
+
+
+@contextmanager
+def _step(label: str, number: int) -> Iterator[None]:
+    """Errors inside say which step of which file failed; their kind and hint stay."""
+    where = f"{label}: step {number}, {NAMES[number]}"
+    try:
+        yield
+    except ServiceError as error:
+        raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
+    except (PlanError, ModelError) as error:
+        raise IncompatibleError(f"{where}: {error.message}", hint=standing.UPDATE) from error
+
+
+@contextmanager
+def _opened(path: Path, label: str) -> Iterator[tuple[FileIO, int]]:
+    """The file and its size. Only a real file: a pipe might never open, nor end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            with _step(label, 1):
+                raise IntegrityError("this is no file", hint="Give the path of a file NAME-VERSION.fedmap.")
+        yield FileIO(descriptor, closefd=False), status.st_size
+    finally:
+        os.close(descriptor)

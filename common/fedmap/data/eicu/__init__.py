@@ -1,0 +1,6 @@
+"""The raw eICU tables as one row a stay.
+
+In: PhysioNet’s tables.
+Out: a table for each site, a frozen vocabulary.
+May import: data.rules and below.
+"""

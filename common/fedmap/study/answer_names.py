@@ -1,0 +1,29 @@
+"""What answers are known by: the models that are scored, the code of a withheld one, and digests.
+
+No tensors here: a command that only looks at an outbox or a status does not wait for torch. What answers hold
+is in `answers`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.files.digests import sha256_hex
+
+PERSONAL, GLOBAL, FINE_TUNED = "personal", "global", "fine_tuned"
+MODELS = (PERSONAL, GLOBAL, FINE_TUNED)
+WITHHELD = "withheld"
+"""The code of a failure in place of an answer that the site's reviewer did not release."""
+
+
+def answer_digest(answer: pb.Answer) -> str:
+    """SHA-256 over the deterministic serialisation; covers the tensors through their digest."""
+    return sha256_hex(answer.SerializeToString(deterministic=True))
+
+
+def layout_digest(names: Sequence[str]) -> str:
+    """SHA-256 over the names of the model's inputs, in order: equal where columns mean the same."""
+    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""Messages that carry one chunk of bytes, written and read without protobuf's coder: the same on the wire.
+
+The coder takes fresh memory for every message; for a field of 1 MiB that costs many times the copy itself,
+and a transfer spends most of its time there. A test holds both forms together for every such message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedmap.contract.v1 import federation_pb2 as pb
+
+LENGTH_DELIMITED = 2  # wire type of bytes
+
+
+def serialise_chunk(chunk: bytes) -> bytes:
+    """Any answer of a download (FetchPrior, FetchBundle, …): field 1, `chunk`."""
+    return _field(1, chunk)
+
+
+def serialise_upload(part: pb.SubmitAnswerRequest | bytes) -> bytes:
+    """A SubmitAnswerRequest: bytes are its chunk of tensors, and never become a message of protobuf."""
+    if isinstance(part, bytes):
+        return _field(2, part, present=True)
+    return part.SerializeToString()
+
+
+@dataclass(frozen=True)
+class UploadPart:
+    """A SubmitAnswerRequest as it is read: the answer, a chunk, or neither where a part is empty."""
+
+    answer: pb.Answer | None = None
+    chunk: memoryview | None = None
+
+    def __len__(self) -> int:
+        """Bytes, for who watches the pace."""
+        if self.chunk is not None:
+            return len(self.chunk)
+        return 0 if self.answer is None else self.answer.ByteSize()
+
+
+def read_chunk(data: bytes) -> memoryview:
+    """The chunk of a FetchPriorResponse, where it lies. What a newer version adds is left to protobuf."""
+    alone = _lone_field(1, data)
+    return memoryview(pb.FetchPriorResponse.FromString(data).chunk) if alone is None else alone
+
+
+def read_upload(data: bytes) -> UploadPart:
+    """A part of an upload, its chunk where it lies."""
+    alone = _lone_field(2, data)
+    if alone is not None:
+        return UploadPart(chunk=alone)
+    message = pb.SubmitAnswerRequest.FromString(data)
+    match message.WhichOneof("part"):
+        case "answer":
+            return UploadPart(answer=message.answer)
+        case "chunk":
+            return UploadPart(chunk=memoryview(message.chunk))
+    return UploadPart()
+
+
+def _lone_field(number: int, data: bytes) -> memoryview | None:
+    """The bytes of a message that holds this one field and nothing else; None for any other."""
+    length, start = _read_varint(data, 1)
+    if data[:1] == _varint(number << 3 | LENGTH_DELIMITED) and start + length == len(data):
+        return memoryview(data)[start:]
+    return None
+
+
+def _field(number: int, value: bytes, present: bool = False) -> bytes:
+    """One field of bytes; an empty one is left out unless its presence says something."""
+    if not value and not present:
+        return b""
+    return b"".join((_varint(number << 3 | LENGTH_DELIMITED), _varint(len(value)), value))
+
+
+def _varint(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def _read_varint(data: bytes, start: int) -> tuple[int, int]:
+    """The number, and where what follows it begins; (0, 0) where there is none."""
+    number = 0
+    for position, group in enumerate(data[start : start + 10]):
+        number |= (group & 0x7F) << 7 * position
+        if group < 0x80:
+            return number, start + position + 1
+    return 0, 0

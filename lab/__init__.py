@@ -1,1 +1,0 @@
-"""The researcher's bench: cohorts, the simulator and its baselines. Imports `common` only."""

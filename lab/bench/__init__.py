@@ -1,1 +1,0 @@
-"""Speed and memory, as ratios measured in one run: bare seconds mean nothing on a shared machine."""

@@ -1,0 +1,6 @@
+"""Measurements: engines, prior step, seeds, shift calibration.
+
+In: nothing but seeds.
+Out: ratios measured in one run.
+May import: local and below.
+"""

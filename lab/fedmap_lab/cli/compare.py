@@ -1,0 +1,120 @@
+"""`fedmap-lab compare`: every method on one cohort, with the same splits, first models and budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fedmap.metrics import metric_label
+from fedmap.study.plan import load_plan
+from fedmap_lab.cli.output import Json, answer, bar, say, show_done, warn
+from fedmap_lab.wording import counted
+
+if TYPE_CHECKING:
+    from fedmap_lab.comparison.running import Comparison
+
+_NO_FIGURE = "–"
+_TRIALS = 6
+
+
+def compare_command(
+    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")],
+    data: Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")],
+    out: Annotated[
+        Path, typer.Option(help="Where records and tables go; an interrupted comparison resumes here.")
+    ],
+    methods: Annotated[str, typer.Option(help="Comma-separated names, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 0 … N−1.")] = 3,
+    tune: Annotated[bool, typer.Option("--tune", help="Tune every method on validation rows first.")] = False,
+    trials: Annotated[
+        int | None, typer.Option(min=2, help="Trials for each method, with --tune; default: 6.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
+    engine: Annotated[Literal["loop", "vectorised"], typer.Option()] = "vectorised",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare methods on the same cohort: tuned alike, scored alike, one table per tier."""
+    if trials is not None and not tune:
+        raise typer.BadParameter("trials are those of tuning: give --tune as well", param_hint="--trials")
+    study_plan = load_plan(plan)
+    from fedmap_lab.comparison.request import Request, choose_methods
+
+    chosen = choose_methods(methods)
+    from fedmap_lab.comparison.running import compare
+    from fedmap_lab.comparison.summary import as_json as summary_json
+    from fedmap_lab.comparison.summary import caveats, not_in_the_report
+    from fedmap_lab.comparison.tables import write_tables
+    from fedmap_lab.report.writing import write_report
+
+    request = Request(
+        plan=study_plan,
+        data=data,
+        methods=chosen,
+        seeds=seeds,
+        rounds=rounds or study_plan.rounds.count,
+        trials=(trials or _TRIALS) if tune else 0,
+        engine=engine,
+    )
+
+    def report(label: str, done: int, of: int) -> None:
+        """The bar where there is a terminal, a line for each job where the output is a log."""
+        show_done(progress, tasks[label], done, of)
+        if not say.is_terminal and of:
+            say.print(f"{label}: {done} of {of} done", highlight=False)
+
+    with bar() as progress:
+        tasks = {
+            label: progress.add_task(label, total=None, visible=False) for label in ("tuning", "comparing")
+        }
+        comparison = compare(request, out, workers or os.cpu_count() or 1, report)
+    write_tables(comparison, out)
+    page = write_report(out, warn)
+    for site in comparison.federation.excluded:
+        problems = escape("; ".join(site.problems))
+        say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
+    if unasked := not_in_the_report(comparison):
+        warn(unasked)
+    if as_json:
+        answer.print_json(json.dumps(summary_json(comparison)))
+        return
+    for table in _tables(comparison):
+        answer.print(table)
+    for caveat in caveats(comparison):
+        answer.print(f"· {escape(caveat)}", highlight=False)
+    answer.print(
+        f"Tables and records are in [bold]{escape(str(out))}[/bold], the report is "
+        f"[bold]{escape(str(page))}[/bold]"
+    )
+
+
+def _tables(comparison: Comparison) -> list[Table]:
+    from fedmap_lab.comparison.summary import tier_rows
+
+    rows = tier_rows(comparison)
+    label = metric_label(comparison.request.plan.task.metric)
+    tables = []
+    for tier in sorted({row.tier for row in rows}):
+        count = len(comparison.federation.tier(tier))
+        table = Table(
+            title=f"T{tier}, {counted(count)}: {label}, median over sites (means over seeds)",
+            title_justify="left",
+        )
+        for column in ("method", "median", "range over seeds"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("note")
+        for row in (row for row in rows if row.tier == tier):
+            if row.median is None:
+                table.add_row(row.method, _NO_FIGURE, _NO_FIGURE, escape(row.note))
+            else:
+                table.add_row(
+                    row.method, f"{row.median:.3f}", f"{row.low:.3f} to {row.high:.3f}", escape(row.note)
+                )
+        tables.append(table)
+    return tables

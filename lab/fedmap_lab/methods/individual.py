@@ -1,0 +1,67 @@
+"""Individual training: every site alone, with the federation's whole budget of epochs and early stopping.
+
+T2: a T2 site alone, in the same way. T3: nothing, since a T3 site does not train and there is no global
+model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedmap.algorithm.fit.values import SiteTask
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.seeding import derive_seed
+from fedmap.errors import TrainingError
+from fedmap_lab.federation.engines import Engine
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
+from fedmap_lab.methods.rounds import sort_out
+
+
+@dataclass(frozen=True)
+class Individual(Method):
+    def train(
+        self,
+        federation: Federation,
+        engine: Engine,
+        rounds: int,
+        seed: int,
+        watch: Watch,  # noqa: ARG002 - there are no rounds to watch
+    ) -> Trained:
+        personal, failed = self._alone(federation, engine, federation.tier(1), rounds, seed)
+        if not personal:
+            raise TrainingError(
+                f"individual training failed at every site ({failed[0].reason})",
+                hint="lower training.learning_rate, or check the feature ranges in the plan",
+            )
+        return Trained(personal, prior=None, failed=failed)
+
+    def personalise(
+        self,
+        federation: Federation,
+        engine: Engine,
+        trained: Trained,  # noqa: ARG002 - nothing is shared
+        sites: tuple[Site, ...],
+        rounds: int,
+        seed: int,
+    ) -> Served:
+        return self._alone(federation, engine, sites, rounds, seed)
+
+    @staticmethod
+    def _alone(
+        federation: Federation, engine: Engine, sites: tuple[Site, ...], rounds: int, seed: int
+    ) -> Served:
+        if not sites:
+            return {}, ()
+        start = common_start(federation, federation.settings.prior, seed)
+        training = replace(federation.settings.training, epochs=rounds * federation.settings.training.epochs)
+        settings = replace(federation.settings, training=training)
+        tasks = [
+            SiteTask(
+                start.mu, start.buffers, s.data.train, s.data.validation, derive_seed(seed, "fit", 1, s.name)
+            )
+            for s in sites
+        ]
+        fits = engine.fit(federation.model, settings, start, tasks, penalised=False)
+        answered, failed = sort_out(1, sites, fits)
+        return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed

@@ -1,0 +1,111 @@
+"""What every method offers: train the T1 sites, then serve a T2 site. T3 sites get its global model.
+
+All methods share the federation's splits, the initial model and the budget (rounds × epochs), so that a
+difference in the results is a difference between the methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior, draw_initial_site, initial_parameters, initial_prior
+from fedmap.algorithm.settings import FedmapSettings, PriorSettings
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import Engine
+from fedmap_lab.federation.sites import Federation, Site
+
+
+@dataclass(frozen=True)
+class FailedSite:
+    """A site whose fit failed in a round; the round went on without it."""
+
+    round: int  # 0: a T2 site's only fit
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a round looked like, averaged over the sites that answered."""
+
+    round: int
+    loss: float  # L per row on training rows
+    penalty: float  # R
+    convex_penalty: float  # the part of R that is f
+    validation_loss: float  # L per row on validation rows; NaN where no site could judge
+    largest_weight: float  # the largest ω̄
+    failed: tuple[FailedSite, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)  # ω̄ by site
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state after a round, for whoever watches."""
+
+    record: RoundRecord
+    prior: Prior | None  # None: no global model that predicts by itself
+    personal: Mapping[str, SiteParameters]
+
+
+Watch = Callable[[Progress], None]
+Served = tuple[Mapping[str, SiteParameters], tuple[FailedSite, ...]]
+"""Models by site, and the sites for which there is none."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The outcome at the T1 sites."""
+
+    personal: Mapping[str, SiteParameters]
+    prior: Prior | None  # None: the method has no global model
+    history: tuple[RoundRecord, ...] = ()
+    failed: tuple[FailedSite, ...] = field(default=())
+    model: Model | None = None
+    """What the parameters belong to, where it is not the plan's own model."""
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the centre keeps beside μ, by name, and a T2 site gets with it."""
+
+
+class Method(ABC):
+    """A method with its hyperparameters, which are the fields of its (frozen) dataclass."""
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    """The values that tuning may give to the method's own hyperparameters."""
+
+    def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
+        """Why the method is not run under this plan; None where it is."""
+        return None
+
+    def hyperparameters(self, settings: FedmapSettings) -> dict[str, float]:  # noqa: ARG002
+        """The method's own hyperparameters that can be tuned, as it runs them under these settings."""
+        return {name: getattr(self, name) for name in self.space}
+
+    @abstractmethod
+    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
+        """Train all T1 sites."""
+
+    @abstractmethod
+    def personalise(
+        self,
+        federation: Federation,
+        engine: Engine,
+        trained: Trained,
+        sites: tuple[Site, ...],
+        rounds: int,
+        seed: int,
+    ) -> Served:
+        """Models for T2 sites, which never talk to the federation."""
+
+
+def common_start(federation: Federation, settings: PriorSettings, seed: int) -> Prior:
+    """The same first model for every method: that of a site drawn at random."""
+    names = tuple(site.name for site in federation.tier(1))
+    theta = initial_parameters(federation.model.network, seed, draw_initial_site(names, seed))
+    return initial_prior(federation.model.network, settings, theta)

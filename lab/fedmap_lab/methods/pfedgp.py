@@ -1,0 +1,160 @@
+"""pFedGP: one network for all learns a kernel, and each site classifies with a Gaussian process on its own
+rows.
+
+I. Achituve, A. Shamsian, A. Navon, G. Chechik, E. Fetaya. Personalized Federated Learning with Gaussian
+Processes. NeurIPS 2021, Algorithm 1 (pFedGP): local steps on the evidence of the process, the network
+averaged by sample count. The kernel is an RBF on the features before the plan's last layer, its scale as in
+the authors' code. Three departures keep it deterministic and within memory (docs/adr/0027): mean-field
+Pólya-Gamma weights instead of Gibbs samples, the evidence of each mini-batch instead of all rows, and one
+process per class against the rest instead of a tree. Predictions condition on at most `rows` training rows,
+drawn at random.
+
+Classes only: for survival the FedMAP paper reports figures without saying how, so it is refused there. T2:
+the network fine-tuned on the site's evidence, then a process on its own rows. T3: nothing; without rows of
+its own a site's process knows nothing, and the shared network has no head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from fedmap.algorithm.fit.values import Model, SiteTask
+from fedmap.algorithm.model.layers import Buffers
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.seeding import derive_seed, numpy_stream
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.personalisation import fine_tune_settings
+from fedmap.study.plan import StudyPlan
+from fedmap_lab.federation.engines import Engine
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.embedding import Embedding, embedding_of
+from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead
+from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
+from fedmap_lab.methods.rounds import sort_out
+from fedmap_lab.methods.scheme import (
+    Absorbed,
+    Answers,
+    Scheme,
+    average,
+    baseline_settings,
+    by_rows,
+    run_scheme,
+)
+
+
+@dataclass(frozen=True)
+class PFedGp(Method):
+    scale: float = 8.0
+    length: float = 1.0
+    rows: int = 512
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {"scale": (2.0, 8.0), "length": (0.5, 1.0, 2.0)}
+
+    def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
+        if plan.task.kind == "cox":
+            return "a Gaussian-process classifier needs classes; no form for survival is published"
+        return None
+
+    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
+        parts = _Parts(self, federation)
+        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
+        start = SiteParameters(first.mu[: parts.embedding.size], first.buffers)
+        scheme = _PFedGpScheme(federation, parts.training, start)
+        trained = Trained({}, None)
+        if parts.embedding.size:  # a linear model has no layer before its last: nothing to train
+            trained = run_scheme(scheme, engine, rounds, seed, watch)
+        shared = scheme.shared
+        personal = {site.name: parts.conditioned(site, shared, seed) for site in federation.tier(1)}
+        buffers = shared.buffers
+        kept = {
+            "network": shared.theta,
+            "mean": buffers.mean,
+            "variance": buffers.variance,
+            "count": buffers.count,
+        }
+        return replace(trained, personal=personal, model=parts.predicting, kept=kept)
+
+    def personalise(
+        self,
+        federation: Federation,
+        engine: Engine,
+        trained: Trained,
+        sites: tuple[Site, ...],
+        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
+        seed: int,
+    ) -> Served:
+        parts = _Parts(self, federation)
+        kept = trained.kept
+        shared = SiteParameters(kept["network"], Buffers(kept["mean"], kept["variance"], kept["count"]))
+        if not parts.embedding.size:
+            return {site.name: parts.conditioned(site, shared, seed) for site in sites}, ()
+        settings = fine_tune_settings(baseline_settings(federation.settings))
+        at = Prior(shared.theta, shared.buffers, torch.zeros(0))
+        tasks = [
+            SiteTask(
+                shared.theta,
+                shared.buffers,
+                site.data.train,
+                site.data.validation,
+                derive_seed(seed, "fine-tune", site.name),
+            )
+            for site in sites
+        ]
+        answered, failed = sort_out(
+            0, sites, engine.fit(parts.training, settings, at, tasks, penalised=False)
+        )
+        return {
+            site.name: parts.conditioned(site, SiteParameters(fit.theta, fit.buffers), seed)
+            for site in sites
+            if (fit := answered.get(site.name)) is not None
+        }, failed
+
+
+class _Parts:
+    """The two models of pFedGP: one that trains the features, one that predicts with a process on them."""
+
+    def __init__(self, method: PFedGp, federation: Federation) -> None:
+        self.embedding: Embedding = embedding_of(federation.model)
+        kernel = Kernel(method.scale, method.length)
+        classes = max(2, self.embedding.outputs)
+        likelihood = federation.model.likelihood
+        self.training = Model(self.embedding.network, likelihood, Evidence(kernel, classes))
+        longest = max(len(site.data.train) for site in federation.sites)
+        rows = min(method.rows, longest)
+        self._head = KernelHead(self.embedding.width, rows, 1 if classes == 2 else classes, kernel)
+        network = self.embedding.network
+        whole = Network(network.inputs, self._head.outputs, network.branches, (*network.trunk, self._head))
+        self.predicting = Model(whole, "bernoulli" if classes == 2 else "categorical")
+
+    def conditioned(self, site: Site, parameters: SiteParameters, seed: int) -> SiteParameters:
+        """A site's process: the network's parameters with the kernel head of its own rows."""
+        train = site.data.train
+        drawn = numpy_stream(derive_seed(seed, "kernel-rows", site.name)).permutation(len(train))
+        chosen = torch.from_numpy(drawn[: self._head.rows].copy())
+        features = self.embedding.features(parameters, train.features[chosen])
+        head = self._head.conditioned(features, train.target[chosen])
+        return SiteParameters(torch.cat([parameters.theta, head]), parameters.buffers)
+
+
+class _PFedGpScheme(Scheme):
+    """FedAvg of the network. It predicts nothing by itself, so nobody watches models between rounds."""
+
+    def __init__(self, federation: Federation, model: Model, start: SiteParameters) -> None:
+        super().__init__(federation, model, start)
+
+    def absorb(self, answers: Answers) -> Absorbed:
+        weights = by_rows(answers.weighed)
+        self.shared = average(self.model, answers.weighed, weights)
+        return Absorbed(weights)
+
+    def personal(self) -> Mapping[str, SiteParameters]:
+        return {}
+
+    def prior(self) -> None:
+        return None

@@ -1,0 +1,87 @@
+"""Pooled training, the oracle: all T1 rows in one place, which no federation is allowed to do.
+
+The plan's model on the rows of all T1 sites together, from the common first model, with the federation's
+whole budget of epochs and early stopping on all validation rows together. A bound to compare with, not a
+method.
+
+T2 and T3 by the convention for methods without a prior: T2 fine-tunes the pooled model, T3 uses it as it
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedmap.algorithm.examples import Examples
+from fedmap.algorithm.fit.values import FailedFit, SiteTask
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.seeding import derive_seed
+from fedmap.errors import TrainingError
+from fedmap_lab.federation.engines import Engine
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
+from fedmap_lab.methods.rounds import fine_tune
+from fedmap_lab.methods.scheme import baseline_settings
+
+
+@dataclass(frozen=True)
+class Pooled(Method):
+    def train(
+        self,
+        federation: Federation,
+        engine: Engine,
+        rounds: int,
+        seed: int,
+        watch: Watch,  # noqa: ARG002 - there are no rounds to watch
+    ) -> Trained:
+        settings = baseline_settings(federation.settings)
+        start = common_start(federation, settings.prior, seed)
+        training = replace(settings.training, epochs=rounds * settings.training.epochs)
+        sites = federation.tier(1)
+        task = SiteTask(
+            start.mu,
+            start.buffers,
+            together([site.data.train for site in sites]),
+            together([site.data.validation for site in sites]),
+            derive_seed(seed, "fit", 1, "pooled"),
+        )
+        (fit,) = engine.fit(
+            federation.model, replace(settings, training=training), start, [task], penalised=False
+        )
+        if isinstance(fit, FailedFit):
+            raise TrainingError(
+                f"pooled training failed ({fit.reason})",
+                hint="lower training.learning_rate, or check the feature ranges in the plan",
+            )
+        shared = SiteParameters(fit.theta, fit.buffers)
+        return Trained(
+            dict.fromkeys((site.name for site in sites), shared),
+            Prior(fit.theta, fit.buffers, torch.zeros(0)),
+        )
+
+    def personalise(
+        self,
+        federation: Federation,
+        engine: Engine,
+        trained: Trained,
+        sites: tuple[Site, ...],
+        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
+        seed: int,
+    ) -> Served:
+        assert trained.prior is not None
+        settings = baseline_settings(federation.settings)
+        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)
+
+
+def together(parts: Sequence[Examples]) -> Examples:
+    """The rows of several sites as if they were one."""
+    events = [part.event for part in parts if part.event is not None]
+    return Examples(
+        torch.cat([part.features for part in parts]),
+        torch.cat([part.target for part in parts]),
+        torch.cat(events) if events else None,
+    )

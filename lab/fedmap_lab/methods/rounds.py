@@ -1,0 +1,154 @@
+"""The federated loop that FedMAP and FedAvg share: fit the sites, aggregate, repeat.
+
+This is the service without the network: `fit_sites` is the site's half, `next_prior` the centre's. The loop
+of the other methods is in `scheme`; what both need of a round (who answered, the quorum, the record) is
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedmap.algorithm.fit.round import LocalRound, OwnModel
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit
+from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.algorithm.prior.values import Prior
+from fedmap.algorithm.seeding import derive_seed
+from fedmap.algorithm.settings import FedmapSettings
+from fedmap.errors import TrainingError
+from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
+from fedmap_lab.federation.engines import Engine
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.method import FailedSite, Progress, RoundRecord, Served, Trained, Watch
+
+
+def run_rounds(
+    federation: Federation,
+    engine: Engine,
+    settings: FedmapSettings,
+    prior: Prior,
+    rounds: int,
+    seed: int,
+    watch: Watch,
+    penalised: bool = True,
+) -> Trained:
+    """Rounds 1 … `rounds` from a given prior; a site without a model of its own starts at μ."""
+    sites = federation.tier(1)
+    own: dict[str, OwnModel] = {}  # only what a fit gave
+    counted: dict[str, tuple[float, SiteParameters]] = {}  # what makes the next prior: log ω and update
+    history: list[RoundRecord] = []
+    for number in range(1, rounds + 1):
+        this = LocalRound(settings, number, rounds)
+        tasks = [
+            this.task(
+                prior,
+                own.get(site.name),
+                site.data.train,
+                site.data.validation,
+                derive_seed(seed, "fit", number, site.name),
+            )
+            for site in sites
+        ]
+        held = penalised and not this.is_consensus
+        fits = engine.fit(federation.model, settings, prior, tasks, held, this.rule)
+        answered, failed = sort_out(number, sites, fits)
+        weighed = with_weight(federation, number, answered, failed)
+        own |= {name: this.kept(prior, own.get(name), fit) for name, fit in answered.items()}
+        sent = {
+            name: (fit.log_omega, own[name].update)
+            for name, fit in weighed.items()
+            if fit.log_omega is not None
+        }
+        counted = counted | sent if this.is_consensus else sent
+        updates = {name: update for name, (_, update) in counted.items()}
+        step = next_prior(
+            federation.model.network.spec,
+            settings.prior,
+            settings.aggregation_in(number, rounds),
+            prior,
+            {name: log_omega for name, (log_omega, _) in counted.items()},
+            updates.__getitem__,
+        )
+        prior = step.prior
+        penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
+        history.append(round_record(number, answered, step.weights, failed, penalties))
+        watch(Progress(history[-1], prior, {name: one.parameters for name, one in own.items()}))
+    personal = {name: one.parameters for name, one in own.items() if one.is_personal}
+    return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
+
+
+def sort_out(
+    number: int, sites: tuple[Site, ...], fits: list[LocalFit | FailedFit]
+) -> tuple[Mapping[str, LocalFit], tuple[FailedSite, ...]]:
+    """Fits by site, and the failures that the round goes on without."""
+    pairs = list(zip(sites, fits, strict=True))
+    answered = {site.name: fit for site, fit in pairs if isinstance(fit, LocalFit)}
+    failed = tuple(FailedSite(number, s.name, f.reason) for s, f in pairs if isinstance(f, FailedFit))
+    return answered, failed
+
+
+def with_weight(
+    federation: Federation,
+    number: int,
+    answered: Mapping[str, LocalFit],
+    failed: tuple[FailedSite, ...],
+) -> Mapping[str, LocalFit]:
+    """The fits that count in the global model (not a survival site without events); at least a quorum."""
+    weighed = {name: fit for name, fit in answered.items() if fit.log_omega is not None}
+    quorum = federation.plan.rounds.quorum
+    if len(weighed) < quorum:
+        reasons = "; ".join(f"{failure.site}: {failure.reason}" for failure in failed[:3])
+        raise TrainingError(
+            f"round {number}: {len(weighed)} of {len(federation.tier(1))} sites gave an update with a "
+            f"weight, the plan's quorum is {quorum} ({reasons or 'the others have no events'})",
+            hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
+        )
+    return weighed
+
+
+def fine_tune(
+    federation: Federation,
+    engine: Engine,
+    settings: FedmapSettings,
+    prior: Prior,
+    sites: tuple[Site, ...],
+    seed: int,
+    penalised: bool,
+    rule: LocalRule | None = None,
+    beside: Tensor | None = None,
+) -> Served:
+    """T2: from μ, no communication. `rule` and what it keeps `beside` θ are a baseline's own step."""
+    if not sites:
+        return {}, ()
+    settings = fine_tune_settings(settings)
+    tasks = [replace(fine_tune_task(prior, site.data, seed), beside=beside) for site in sites]
+    fits = engine.fit(federation.model, settings, prior, tasks, penalised, rule)
+    answered, failed = sort_out(0, sites, fits)
+    return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed
+
+
+def round_record(
+    number: int,
+    answered: Mapping[str, LocalFit],
+    weights: Mapping[str, float],
+    failed: tuple[FailedSite, ...],
+    penalties: tuple[float, float] = (0.0, 0.0),
+) -> RoundRecord:
+    """What a round looked like; `penalties` are R and the part of it that is f."""
+    fits = list(answered.values())
+    judged = [fit.validation_loss for fit in fits if fit.validation_loss is not None]
+    return RoundRecord(
+        round=number,
+        loss=sum(fit.loss / fit.rows for fit in fits) / len(fits),
+        penalty=penalties[0],
+        convex_penalty=penalties[1],
+        validation_loss=sum(judged) / len(judged) if judged else math.nan,
+        largest_weight=max(weights.values()),
+        failed=failed,
+        weights=weights,
+    )

@@ -1,0 +1,84 @@
+"""SCAFFOLD: control variates take the difference between a site's gradient and everybody's out of each
+step.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh. SCAFFOLD: Stochastic
+Controlled Averaging for Federated Learning. ICML 2020, Algorithm 1 with option II and global step size 1;
+sites count equally, as there. Option II's c_i⁺ = c_i − c + (x − y_i)/(Kη) is, for SGD, the mean of the
+plain gradients along the local steps; that mean is what is kept here, since Adam's steps do not show it.
+
+T2 and T3 by the convention for methods without a prior: T2 fine-tunes the global model (no variates), T3
+uses it as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmap.algorithm.fit.adam import Adam
+from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
+from fedmap.algorithm.fit.values import SiteTask
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.methods.scheme import Absorbed, Answers, GlobalModelMethod, Scheme, average, equally, mean_of
+
+
+@dataclass(frozen=True)
+class Scaffold(GlobalModelMethod):
+    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
+        return _ScaffoldScheme(federation, start)
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """Adam on g + (c − c_i). Beside θ: the correction c − c_i, and the mean of g over the steps so far."""
+
+    def begin(self, start: FitStart) -> LocalSteps:
+        return _ControlledSteps(start)
+
+
+class _ControlledSteps:
+    def __init__(self, start: FitStart) -> None:
+        self._adam = Adam(start.theta, start.learning_rate)
+        self._taken = torch.zeros(len(start.theta), 1)
+
+    def step(self, theta: Tensor, beside: Tensor, gradient: Gradient) -> None:
+        grad = gradient(theta)
+        taken = self._taken[: len(theta)].add_(1)
+        mean = beside[:, 1]
+        mean.add_((grad - mean) / taken)
+        self._adam.step(theta, grad.add_(beside[:, 0]))
+
+    def select(self, keep: Tensor) -> None:
+        self._adam.select(keep)
+        self._taken = self._taken[keep]
+
+
+class _ScaffoldScheme(Scheme):
+    rule = Controlled()
+
+    def __init__(self, federation: Federation, start: SiteParameters) -> None:
+        super().__init__(federation, federation.model, start)
+        self._sites = len(federation.tier(1))
+        self.control = torch.zeros_like(start.theta, dtype=torch.float64)  # c
+        self.own: dict[str, Tensor] = {}  # c_i, zero before a site's first answer
+
+    def task(self, site: Site, seed: int) -> SiteTask:
+        correction = (self.control - self.own.get(site.name, torch.zeros_like(self.control))).float()
+        beside = torch.stack([correction, torch.zeros_like(correction)])
+        return replace(super().task(site, seed), beside=beside)
+
+    def absorb(self, answers: Answers) -> Absorbed:
+        weighed = answers.weighed
+        weights = equally(weighed)
+        self.shared = average(self.model, weighed, weights)
+        changes: dict[str, Tensor] = {}
+        for name, fit in weighed.items():
+            assert fit.beside is not None
+            fresh = fit.beside[1].double()
+            changes[name] = fresh - self.own.get(name, torch.zeros_like(fresh))
+            self.own[name] = fresh
+        self.control = self.control + mean_of(changes) * (len(changes) / self._sites)
+        return Absorbed(weights)

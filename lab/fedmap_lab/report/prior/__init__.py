@@ -1,0 +1,6 @@
+"""What a learned prior says, as facts and as words.
+
+In: kept models.
+Out: facts, sentences.
+May import: report.facts and below.
+"""

@@ -1,1 +1,0 @@
-"""The hospital's agent: trains inside the site and lets only reviewed updates out. Imports `common` only."""

@@ -1,0 +1,129 @@
+"""`fedmap-site doctor | check-config | check-data`: what is wrong, before it matters. They change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmap_site.cli.output import (
+    DEFAULT_CONFIG,
+    Config,
+    Json,
+    load_config,
+    now,
+    print_json,
+    print_table,
+    print_text,
+    say,
+)
+
+DOCTOR_FOUND_A_FAULT = 3
+
+
+def doctor_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Look for what is wrong, and name it with the next step. Exit code 3 when something fails."""
+    from fedmap_site.checkup.doctor import examine
+    from fedmap_site.wiring import software_version
+
+    found = examine(config, now(), software_version())
+    if as_json:
+        print_json(
+            [{"name": f.name, "status": f.verdict, "finding": f.message, "next_step": f.hint} for f in found]
+        )
+    else:
+        for finding in found:
+            print_text(f"{finding.verdict:<8} {finding.name}: {finding.message}")
+            if finding.hint:
+                print_text(f"         next: {finding.hint}")
+    if any(finding.verdict == "fail" for finding in found):
+        raise typer.Exit(DOCTOR_FOUND_A_FAULT)
+
+
+def check_config_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Check the configuration and the policy: every fault at once. Touches nothing."""
+    from fedmap_site.policy import read_policy
+
+    settings = load_config(config)
+    policy = read_policy(settings.policy.file)
+    if as_json:
+        sections = {"config": settings.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}
+        print_json({"file": str(config), **sections})
+        return
+    print_text(f"{config} and {settings.policy.file} are in order. In effect:")
+    for name, section in settings:
+        if name != "policy":
+            print_text(*(f"  {name}.{key} = {_shown(value)}" for key, value in section))
+    print_text(*(f"  policy: {key} = {_shown(value)}" for key, value in policy))
+
+
+def check_data_command(
+    plan: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="Study plan (TOML).")
+    ],
+    file: Annotated[
+        Path | None, typer.Option(exists=True, help="Patients' file; default: as configured for the study.")
+    ] = None,
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Would this site's file do for a plan? Columns, ranges and counts; never a row."""
+    from fedmap.errors import ConfigError
+    from fedmap.study.plan import load_plan
+    from fedmap_site.policy import read_policy
+
+    settings = load_config(config)
+    study_plan = load_plan(plan)
+    path = file or settings.data.path_of(study_plan.study.name)
+    if path is None:
+        raise ConfigError(
+            str(config),
+            (f"no file is named for the study {study_plan.study.name}",),
+            hint="Name it under [data] file or [data.files], or give --file.",
+        )
+    policy = read_policy(settings.policy.file)
+    from fedmap_site.checkup.site import require_readable
+    from fedmap_site.data.check_data import check_data
+
+    require_readable(path)
+    report = check_data(study_plan, settings.site.name, path, policy)
+    if as_json:
+        print_json(
+            {
+                "study": report.study,
+                "file": str(path),
+                "usable": report.usable,
+                "problems": report.problems,
+                "counts": {line.name: line.value for line in report.counts},
+                "left_out": {line.name: line.value for line in report.left_out},
+                "notes": report.notes,
+            }
+        )
+    else:
+        rows = [(line.name, line.value) for line in report.counts]
+        rows += [(f"left out: {line.name}", line.value) for line in report.left_out]
+        if rows:
+            print_table(("what", "count"), rows)
+        for note in report.notes:
+            say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        for problem in report.problems:
+            say.print(f"problem: {problem}", markup=False, highlight=False, soft_wrap=True)
+        fits = "can be used" if report.usable else "cannot be used as it is"
+        print_text(f"{path} {fits} for {report.study}.")
+    if not report.usable:
+        raise typer.Exit(1)
+
+
+def _shown(value: object, if_empty: str = "(all)") -> str:
+    from pydantic import BaseModel
+
+    if value is None or value == "":
+        return "(none)"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "(none)"
+    if isinstance(value, BaseModel):
+        return ", ".join(f"{key}: {_shown(inner, '(none)')}" for key, inner in value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or if_empty
+    return str(value)

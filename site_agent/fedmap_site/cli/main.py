@@ -1,0 +1,78 @@
+"""`fedmap-site`: the hospital's agent. Join a federation, agree to studies, train, and decide what leaves.
+
+Exit codes: 0 done; 1 a FedMAP error, with its hint; 2 wrong usage (Typer's own); 3 doctor found a fault;
+69 network, 74 storage, 78 configuration; 130 interrupted. docs/errors.md explains every code. Commands import
+what is heavy (torch, pandas, gRPC) themselves, so that --help and a faulty file answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from fedmap.process.ending import run_program
+from fedmap.process.version import version_option
+from fedmap_site.cli.bundles.care import card_command, remove_command, trust_command, withdrawals_command
+from fedmap_site.cli.bundles.fetch import fetch_command
+from fedmap_site.cli.bundles.hand_on import serve_bundles_command
+from fedmap_site.cli.bundles.personalise import personalise_command
+from fedmap_site.cli.bundles.predict import check_shift_command, predict_command
+from fedmap_site.cli.bundles.serve import serve_command
+from fedmap_site.cli.bundles.shelf import bundle_app
+from fedmap_site.cli.checks import check_config_command, check_data_command, doctor_command
+from fedmap_site.cli.dry_run import dry_run_command
+from fedmap_site.cli.enrol import enrol_command
+from fedmap_site.cli.outbox import audit_app, outbox_app, reject_command, release_command
+from fedmap_site.cli.output import say
+from fedmap_site.cli.purge import deletion_app, purge_command
+from fedmap_site.cli.run import health_command, round_app, run_command, status_command
+from fedmap_site.cli.studies import approve_command, leave_command, studies_command
+
+app = typer.Typer(
+    help="The hospital's agent: nothing of a patient leaves, and what leaves is yours to release.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.callback()(version_option)
+app.command("enrol")(enrol_command)
+app.command("doctor")(doctor_command)
+app.command("check-config")(check_config_command)
+app.command("check-data")(check_data_command)
+app.command("studies")(studies_command)
+app.command("approve")(approve_command)
+app.command("leave")(leave_command)
+app.command("dry-run")(dry_run_command)
+app.command("run")(run_command)
+app.command("status")(status_command)
+app.command("health")(health_command)
+app.add_typer(outbox_app, name="outbox")
+app.command("release")(release_command)
+app.command("reject")(reject_command)
+app.add_typer(audit_app, name="audit")
+app.command("purge")(purge_command)
+app.add_typer(deletion_app, name="deletion")
+app.add_typer(round_app, name="round")
+bundle_app.command("fetch")(fetch_command)
+bundle_app.command("card")(card_command)
+bundle_app.command("remove")(remove_command)
+bundle_app.command("trust")(trust_command)
+bundle_app.command("withdrawals")(withdrawals_command)
+app.add_typer(bundle_app, name="bundle")
+app.command("serve-bundles")(serve_bundles_command)
+app.command("personalise")(personalise_command)
+app.command("predict")(predict_command)
+app.command("check-shift")(check_shift_command)
+app.command("serve")(serve_command)
+
+
+def main() -> None:
+    """Entry point: FedMAP errors become one plain message and an exit code, never a stack trace."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and each failure is logged here
+    run_program(app, say)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""`fedmap-site studies | approve | leave`: what is offered, and what this site agrees to.
+
+The digest that a person approves is computed here from the terms themselves. The site's own record comes
+first; then the aggregator is told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmap_site.cli.output import (
+    DEFAULT_CONFIG,
+    Approver,
+    Config,
+    Json,
+    JsonValue,
+    load_config,
+    print_json,
+    print_table,
+    print_text,
+)
+
+if TYPE_CHECKING:
+    from fedmap.study.terms import StudyTerms
+    from fedmap_site.wiring import Site
+
+
+def studies_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """List the studies that this site is invited to, with the terms and the digest that it would approve."""
+    from fedmap.study.terms import parse_terms
+    from fedmap_site.wiring import Site
+
+    site = Site(load_config(config))
+    with site.connect() as connection:
+        offered = connection.studies()
+    terms_of = [parse_terms(study.terms_json, study.study) for study in offered]
+    if as_json:
+        found: list[JsonValue] = []
+        for study, terms in zip(offered, terms_of, strict=True):
+            found.append(
+                {
+                    "phase": study.phase,
+                    "membership": study.membership,
+                    "round": study.round,
+                    **key_facts(terms),
+                }
+            )
+        print_json(found)
+        return
+    if not offered:
+        print_text("No studies are offered to this site.")
+        return
+    print_table(
+        ("study", "phase", "round", "this site", "digest of the terms"),
+        [
+            (study.study, study.phase, str(study.round), study.membership, terms.digest)
+            for study, terms in zip(offered, terms_of, strict=True)
+        ],
+    )
+    for study, terms in zip(offered, terms_of, strict=True):
+        if study.membership == "invited":
+            print_text("", f"Before you approve {study.study}:", *_fact_lines(terms))
+
+
+def approve_command(
+    approver: Approver,
+    digest: Annotated[
+        str, typer.Argument(help="Digest of the terms, as `fedmap-site studies` shows it.")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="No network: the offer as a file.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="With --file: where the reply goes.")
+    ] = None,
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Take part in a study under exactly the terms of this digest."""
+    from fedmap_site.exit.outbox import check_approver
+    from fedmap_site.policy import check_terms
+    from fedmap_site.wiring import Site, clock_ms
+
+    if (file is None) != (out is None):
+        raise typer.BadParameter("--file and --out go together")
+    if file is None and not digest:
+        raise typer.BadParameter("give the DIGEST of the terms, or --file")
+    by = check_approver(approver)
+    site = Site(load_config(config))
+    policy = site.policy()
+    terms = _terms_of_file(site, file, digest) if file is not None else _terms_of_offer(site, digest)
+    if not as_json:
+        print_text(*_fact_lines(terms))
+    check_terms(policy, terms)
+    site.state.approve(terms, by, clock_ms(), policy.digest)
+    site.audit.append("study.approved", terms.study, {"terms": terms.digest, "policy": policy.digest}, by)
+    if out is not None:
+        from fedmap_site.loop.drop_rounds import write_approval
+        from fedmap_site.wiring import now
+
+        write_approval(site.by_files(), terms, out, now())
+    else:
+        with site.connect() as connection:
+            connection.approve(terms.study, terms.digest)
+    if as_json:
+        print_json({"approved": True, "approver": by, **key_facts(terms)})
+        return
+    told = f"Take {out} to the centre." if out is not None else "The aggregator knows."
+    print_text(f"{site.name} takes part in {terms.study}, approved by {by}. {told}")
+
+
+def leave_command(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    approver: Annotated[str, typer.Option(help="Who decides, for the record.")] = "command line",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Also delete this site's models and priors of the study.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Leave a study, at any time; the others go on. What was sent before cannot be called back."""
+    from fedmap_site.exit.outbox import check_approver
+    from fedmap_site.wiring import Site
+
+    by = check_approver(approver)
+    site = Site(load_config(config))
+    site.state.leave(study)
+    site.audit.append("study.left", study, actor=by)
+    held = [item for item in site.outbox.items("waiting_review", "released") if item.study == study]
+    for item in held:
+        site.outbox.withdraw(item.id, "the site has left the study", by)
+    deleted = 0
+    if delete:
+        deleted = site.state.delete_models(study)
+        site.audit.append("study.deleted", study, {"files": str(deleted)}, by)
+    with site.connect() as connection:
+        connection.leave(study)
+    if as_json:
+        print_json({"study": study, "left": True, "withdrawn": len(held), "deleted_files": deleted})
+        return
+    print_text(f"{site.name} has left {study}; {len(held)} unsent answer(s) were withdrawn.")
+    if delete:
+        print_text(f"{deleted} file(s) with models and priors of {study} were deleted.")
+
+
+def key_facts(terms: StudyTerms) -> dict[str, str | int]:
+    """What a person should know before agreeing."""
+    plan, limits = terms.plan, terms.plan.limits
+    return {
+        "study": terms.study,
+        "title": plan.study.title,
+        "intended_use": plan.study.intended_use or "(not stated)",
+        "task": f"{plan.task.kind}, judged by {plan.task.metric}",
+        "model": plan.model.name,
+        "features": len(plan.features),
+        "rounds": terms.rounds,
+        "quorum": plan.rounds.quorum,
+        "deadline": f"{plan.rounds.deadline_minutes:g} minutes a round",
+        "floors": f"{limits.min_rows} rows, {limits.min_events} events, {limits.min_cell} per cell",
+        "seed": terms.seed,
+        "terms_digest": terms.digest,
+    }
+
+
+def _fact_lines(terms: StudyTerms) -> list[str]:
+    return [f"  {name:<13} {value}" for name, value in key_facts(terms).items()]
+
+
+def _terms_of_offer(site: Site, digest: str) -> StudyTerms:
+    """The offered terms with this digest, which is computed here and not believed."""
+    from fedmap.errors import NotFoundError
+    from fedmap.study.terms import parse_terms
+
+    with site.connect() as connection:
+        offered = connection.studies()
+    for study in offered:
+        terms = parse_terms(study.terms_json, study.study)
+        if terms.digest == digest.strip().lower() and terms.study == study.study:
+            return terms
+    raise NotFoundError(
+        "no study with this digest is offered to this site",
+        hint="Compare with `fedmap-site studies`; the whole digest is needed. The terms may have changed.",
+    )
+
+
+def _terms_of_file(site: Site, file: Path, digest: str) -> StudyTerms:
+    from fedmap.errors import ConflictError
+    from fedmap_site.loop.drop_rounds import offered_terms
+    from fedmap_site.wiring import now
+
+    terms = offered_terms(site.by_files(), file, now())
+    if digest and terms.digest != digest.strip().lower():
+        raise ConflictError(
+            f"the offer in {file} has the digest {terms.digest}",
+            hint="Approve only the digest that was agreed; ask the operator for the right file.",
+        )
+    return terms

@@ -1,0 +1,175 @@
+"""The site agent's configuration: one TOML file as one frozen value. Reading it is `fedmap.process.settings`.
+
+The site's policy is a file of its own, since another person answers for it. No secret is written here. Where
+the file leaves a key out, the default below holds; deploy/site_agent/config.full.toml lists every one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from annotated_types import Ge, Gt, Le
+from pydantic import AfterValidator, Field, model_validator
+
+from fedmap.names import is_site_name
+from fedmap.process.settings import OptionalPath, Section
+
+NO_CONFIG = (
+    "Run this in the folder of site.toml, or give --config FILE (or FEDMAP_SITE_CONFIG). A new site: "
+    "`fedmap-site enrol` with --site NAME and --address HOST:PORT writes it."
+)
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]@]+):([0-9]{1,5})")
+
+
+def _site_name(text: str) -> str:
+    if not is_site_name(text):
+        raise ValueError("must be lower-case letters, digits, - and _, as in the invitation")
+    return text
+
+
+def _host_port(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise ValueError("must be host:port, such as aggregator.example.org:8443")
+    return text
+
+
+def _host_port_or_none(text: str) -> str:
+    return _host_port(text) if text else text
+
+
+def _proxy(text: str) -> str:
+    if text and (not text.startswith("http://") or _ADDRESS.fullmatch(text[7:].rstrip("/")) is None):
+        raise ValueError("must be http://host:port; a proxy with a password goes into a file, see proxy_file")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise ValueError("must be a network such as 10.1.0.0/16, or one address") from None
+    return text
+
+
+class SiteSection(Section):
+    """Who this site is, and where its agent keeps its state."""
+
+    name: Annotated[str, AfterValidator(_site_name)]
+    """As the operator invited it; it becomes the certificate's name."""
+    state: Path
+    """A folder for this agent alone: identity, approvals, models, outbox, audit log."""
+
+
+class AggregatorSection(Section):
+    """The one host and port that the agent dials, and how."""
+
+    address: Annotated[str, AfterValidator(_host_port)]
+    proxy: Annotated[str, AfterValidator(_proxy)] = ""
+    """http://host:port of an HTTP CONNECT proxy; empty: none, whatever the environment says."""
+    proxy_file: OptionalPath = None
+    """Instead of `proxy`: a file that holds http://user:password@host:port, readable by the agent alone."""
+    ca_bundle: OptionalPath = None
+    """PEM file of the authority that signed the aggregator's certificate; empty: that of enrolment."""
+
+    @model_validator(mode="after")
+    def _one_proxy(self) -> Self:
+        if self.proxy and self.proxy_file is not None:
+            raise ValueError("proxy and proxy_file are both given; keep one")
+        return self
+
+
+class DataSection(Section):
+    """Where the patients' files are. The agent reads them and never writes them."""
+
+    file: OptionalPath = None
+    """For every study that is not listed in `files`."""
+    files: Mapping[str, Path] = Field(default_factory=dict)
+    """By the study's name."""
+
+    def path_of(self, study: str) -> Path | None:
+        """The file of a study, or None where the configuration names none."""
+        return self.files.get(study, self.file)
+
+
+class PolicySection(Section):
+    """What the site allows, in a file of its own; without a readable one nothing is computed or sent."""
+
+    file: Path = Path("policy.toml")
+
+
+class AgentSection(Section):
+    """How often the agent asks, and how patient it is."""
+
+    poll_seconds: Annotated[float, Ge(1), Le(60)] = 25.0
+    """How long the aggregator may hold a question for work before it answers "nothing yet"."""
+    heartbeat_seconds: Annotated[float, Ge(1), Le(600)] = 15.0
+    """Between signs of life while there is work."""
+    longest_backoff_seconds: Annotated[float, Gt(0), Le(3600)] = 60.0
+    """Between attempts while the aggregator cannot be reached."""
+
+
+class RetentionSection(Section):
+    """What is deleted by itself, and when; nothing unless it is asked for."""
+
+    days_after_end: Annotated[int, Ge(0), Le(36500)] = 0
+    """After the agent saw that a study had ended, or that the site had left it; 0: never."""
+
+
+class LogSection(Section):
+    """JSON lines on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class MetricsSection(Section):
+    """/metrics, /healthz and /readyz over plain HTTP; off unless an address is given."""
+
+    listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
+
+
+class ServeSection(Section):
+    """`fedmap-site serve-bundles`: verified bundles over HTTPS, for clinics inside the own network."""
+
+    listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
+    certificate: OptionalPath = None
+    """PEM file of the hospital's own PKI, for the name that clinics open; with the chain, if there is one."""
+    key: OptionalPath = None
+    """Its private key (PEM, mode 600)."""
+    allow: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Networks whose addresses may see and download; empty: nobody."""
+
+
+class BundlesSection(Section):
+    """Released models that this site keeps, and hands on where it wants to."""
+
+    folder: OptionalPath = None
+    """Where they are kept; empty: `bundles` in the state folder."""
+    serve: ServeSection = ServeSection()
+
+
+class SiteConfig(Section):
+    """Everything that the agent is told."""
+
+    site: SiteSection
+    aggregator: AggregatorSection
+    data: DataSection = DataSection()
+    policy: PolicySection = PolicySection()
+    agent: AgentSection = AgentSection()
+    retention: RetentionSection = RetentionSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    bundles: BundlesSection = BundlesSection()
+
+
+def host_of(address: str) -> str:
+    """The host of host:port; an IPv6 address without its brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])

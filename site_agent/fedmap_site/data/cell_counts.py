@@ -1,0 +1,35 @@
+"""How many rows stand behind what a site would say. What of them may leave is the exit gate's to judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.scoring.disclosure import PartCounts, part_counts
+from fedmap.study.plan import StudyPlan
+from fedmap_site.data.loader import events
+from fedmap_site.policy import Floors
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """Counts of one site's data under one plan."""
+
+    training_rows: int  # with their validation share
+    training_events: int | None  # None: the task has no such count
+    validation: PartCounts
+    test: PartCounts
+
+    def reaches(self, floors: Floors) -> bool:
+        """Whether the site has enough to take part at all."""
+        few_events = self.training_events is not None and self.training_events < floors.min_events
+        return self.training_rows >= max(floors.min_rows, floors.min_cell) and not few_events
+
+
+def count_cells(plan: StudyPlan, dataset: SiteDataset) -> CellCounts:
+    return CellCounts(
+        training_rows=len(dataset.train) + len(dataset.validation),
+        training_events=events(plan, dataset.train, dataset.validation),
+        validation=part_counts(plan, dataset.validation),
+        test=part_counts(plan, dataset.test),
+    )

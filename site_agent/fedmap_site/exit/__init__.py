@@ -1,0 +1,6 @@
+"""The exit gate: nothing leaves but through here.
+
+In: what a task gave.
+Out: checked, described, recorded, released items.
+May import: work and below.
+"""

@@ -1,0 +1,154 @@
+"""How the site gets its first certificate: over the network, from the trust's own PKI, or through an airlock.
+
+The private key is made here and never leaves. The authority is believed only when its fingerprint is the one
+that the operator told by another way. Whatever comes back must fit the key and carry this site's name before
+it is written. The audit log is the caller's; renewing is `renewal`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hmac
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
+from fedmap.files.durable import make_folder, read_file, write_durably
+from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts
+from fedmap.trust.pki import fits, key_pem, make_csr, new_key, verify_chain
+from fedmap_site.identity.files import SiteIdentity, is_enrolled, write_identity
+
+PENDING = "enrolment"
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----\n?", re.DOTALL)
+_ASK_AGAIN = "Ask the operator to send the joining file and the fingerprint again, each by its own way."
+
+
+@dataclass(frozen=True)
+class JoiningFile:
+    """The federation's public joining certificate with its key, and the authority to trust."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authority: bytes
+
+
+def read_joining(path: Path, fingerprint: str) -> JoiningFile:
+    """Reads the operator's joining file; its authority must have the given fingerprint."""
+    source = str(path)
+    blocks = [(found[1], found[0]) for found in _BLOCK.finditer(read_file(path))]
+    keys = [pem for kind, pem in blocks if kind.endswith(b"PRIVATE KEY")]
+    certificates = [pem for kind, pem in blocks if kind == b"CERTIFICATE"]
+    joining = [pem for pem in certificates if _identity(pem) == Identity("joining")]
+    authorities = [pem for pem in certificates if pem not in joining]
+    if len(keys) != 1 or len(joining) != 1 or not authorities:
+        raise ConfigError(
+            source,
+            ("is not a joining file: it needs the joining certificate, its key and the authority",),
+            hint="Use the file joining.pem as the operator sent it.",
+        )
+    trusted = [
+        pem for pem in authorities if same_fingerprint(certificate_facts(pem).fingerprint, fingerprint)
+    ]
+    if not trusted:
+        raise IntegrityError(
+            f"{source}: its authority has not the fingerprint that was given",
+            hint=f"Do not go on: the file or the fingerprint is not from your federation. {_ASK_AGAIN}",
+        )
+    return JoiningFile(joining[0], keys[0], trusted[0])
+
+
+def same_fingerprint(one: str, other: str) -> bool:
+    """Whether two fingerprints are the same, however they were written down."""
+    return hmac.compare_digest(_bare(one), _bare(other))
+
+
+def refuse_second_enrolment(state: Path, again: bool) -> None:
+    """A site that has an identity keeps it, unless it was told otherwise."""
+    if is_enrolled(state) and not again:
+        raise StateError(
+            "this site has a certificate already",
+            hint="It renews itself. Only after a lost or stolen key: give --again, with a new invitation.",
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """A fresh key and the request for its certificate."""
+
+    key: bytes = field(repr=False)
+    csr: bytes
+
+
+def new_request(site: str) -> Request:
+    key = new_key()
+    return Request(key_pem(key), make_csr(key, Identity("site", site)))
+
+
+def accept_certificate(
+    site: str,
+    key: bytes,
+    certificate: bytes,
+    authority: bytes,
+    now: datetime.datetime,
+    *,
+    external: bool = False,
+) -> SiteIdentity:
+    """An identity that holds together: key, name, dates and chain; else an error that names the fault."""
+    if not fits(key, certificate):
+        raise RejectedError(
+            "the certificate does not belong to the key",
+            hint="Use the certificate that was made for this site's own request.",
+        )
+    found = verify_chain(certificate, authority, now)
+    if found != Identity("site", site):
+        raise NotAllowedError(
+            f"the certificate is for {found}, this agent is site {site}",
+            hint="Correct [site] name in the configuration, or ask for a certificate for this site.",
+        )
+    return SiteIdentity(key, certificate, authority, external)
+
+
+def adopt_external(
+    state: Path, site: str, certificate: Path, key: Path, authority: Path, now: datetime.datetime
+) -> CertificateFacts:
+    """Take over a certificate and key of the trust's own PKI."""
+    identity = accept_certificate(
+        site, read_file(key), read_file(certificate), read_file(authority), now, external=True
+    )
+    return settle(state, identity)
+
+
+def settle(state: Path, identity: SiteIdentity) -> CertificateFacts:
+    """Put an accepted identity in force, and forget what led to it."""
+    write_identity(state, identity)
+    shutil.rmtree(state / PENDING, ignore_errors=True)
+    return certificate_facts(identity.certificate)
+
+
+def keep_pending(state: Path, request: Request) -> None:
+    """Keep the key of a request that travels as a file, until its certificate comes back."""
+    make_folder(state / PENDING)
+    write_durably(state / PENDING / "key.pem", request.key)
+
+
+def pending_key(state: Path) -> bytes:
+    path = state / PENDING / "key.pem"
+    if not path.exists():
+        raise StateError(
+            "no request of this site is waiting for a certificate",
+            hint="Make one with `fedmap-site enrol --offline-request FILE --token TOKEN`.",
+        )
+    return read_file(path)
+
+
+def _identity(pem: bytes) -> Identity | None:
+    return certificate_facts(pem).identity
+
+
+def _bare(fingerprint: str) -> str:
+    text = fingerprint.strip().upper()
+    for prefix in ("SHA256:", "SHA-256:", "SHA256 FINGERPRINT="):
+        text = text.removeprefix(prefix)
+    return re.sub(r"[^0-9A-F]", "", text)

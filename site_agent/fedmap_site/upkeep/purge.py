@@ -1,0 +1,160 @@
+"""What a site keeps of a study, deleted: its models, the priors, the outbox items, the records of consent.
+
+(1) the site takes no part in the study any more; (2) a list of all that goes is on the disk, and the audit
+log says that it begins; (3) the files go; (4) the audit log says that they are gone, and a certificate,
+signed with the site's own key, takes the place of the list. After a kill it goes on from (3). The audit log
+stays, and so do bundles: released models belong to no site. A deleted file is not erased from a disk or from
+backups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedmap.errors import IntegrityError, NotFoundError, StateError
+from fedmap.files.digests import file_sha256
+from fedmap.files.durable import make_folder, read_file, storage_error, write_durably
+from fedmap.process.fault_points import reach
+from fedmap.trust.deletion import SUFFIX, Deleted, DeletionRecord, SiteSigner, sign_by_site
+from fedmap_site.exit.outbox import Outbox
+from fedmap_site.identity.files import SiteIdentity
+from fedmap_site.state.audit_log import AuditLog, Clock
+from fedmap_site.state.studies import BEGUN, SiteState
+
+_KINDS = {"models": "model", "priors": "prior"}
+_KEPT = (
+    "the audit log: names, counts and digests",
+    "bundles of released models, which `fedmap-site bundle remove` deletes",
+    "the site's own data files, which were only read",
+)
+
+
+class SitePurge:
+    """Deletes one study at a time. For the agent and for the command line."""
+
+    def __init__(
+        self,
+        site: str,
+        version: str,
+        state: SiteState,
+        outbox: Outbox,
+        audit: AuditLog,
+        identity: Callable[[], SiteIdentity],
+        clock: Clock,
+    ) -> None:
+        self._site = site
+        self._version = version
+        self._state = state
+        self._outbox = outbox
+        self._audit = audit
+        self._identity = identity
+        self._clock = clock
+
+    def plan(self, study: str) -> tuple[Deleted, ...]:
+        """Every file that would go. NotFoundError where nothing of the study is kept."""
+        found = tuple(self._files(study))
+        if not found and not self._begun(study).exists():
+            raise NotFoundError(
+                f"nothing of the study {study} is kept here",
+                hint=f"certificates of earlier deletions are in {self._state.deletions_folder}",
+            )
+        return found
+
+    def purge(self, study: str, actor: str) -> tuple[Path, DeletionRecord]:
+        """Delete what is kept of a study that the site takes no part in; the certificate and what it says."""
+        signer = self._signer()  # before anything goes: without a key there is no certificate
+        with self._state.studies_lock():  # whoever is in a task of it keeps nothing from here on
+            return self._purge(study, actor, signer)
+
+    def _purge(self, study: str, actor: str, signer: SiteSigner) -> tuple[Path, DeletionRecord]:
+        begun = self._begun(study)
+        self._check_out(study)  # (1)
+        if not begun.exists():
+            self._begin(study, actor, begun)  # (2)
+        reach("agent.purge_begun")
+        draft = self._draft(begun)
+        self._outbox.remove_study(study)  # (3)
+        reach("agent.purging")
+        self._state.delete_study(study)
+        reach("agent.purge_files_gone")
+        detail = {"files": str(len(draft.deleted)), "bytes": str(draft.bytes)}
+        entry = self._audit.append("study.purged", study, detail, draft.actor)  # (4)
+        record = draft.model_copy(
+            update={"finished_unix_ms": self._clock(), "audit_entries": entry.seq, "audit_head": entry.hash}
+        )
+        path = self._state.deletions_folder / f"{study}-{draft.begun_unix_ms}{SUFFIX}"
+        write_durably(path, sign_by_site(record, signer), mode=0o644)
+        try:
+            begun.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, begun) from error
+        return path, record
+
+    def interrupted(self) -> tuple[str, ...]:
+        """Studies whose deletion was begun and not finished, sorted."""
+        found = self._state.deletions_folder.glob(f"*{BEGUN}")
+        return tuple(sorted(path.name.removesuffix(BEGUN) for path in found))
+
+    def _check_out(self, study: str) -> None:
+        approval = self._state.approval(study)
+        if approval is not None and not approval.left:
+            raise StateError(
+                f"this site still takes part in the study {study}",
+                hint=f"Run `fedmap-site leave {study}` first, or wait until the study has ended.",
+            )
+
+    def _begin(self, study: str, actor: str, begun: Path) -> None:
+        deleted, approval = self.plan(study), self._state.approval(study)
+        draft = DeletionRecord(
+            study=study,
+            terms_digest=approval.terms_digest if approval is not None else "",
+            place="site",
+            owner=self._site,
+            actor=actor,
+            begun_unix_ms=self._clock(),
+            finished_unix_ms=0,
+            software_version=self._version,
+            rows={},
+            deleted=deleted,
+            kept=_KEPT,
+            audit_entries=0,
+            audit_head="",
+        )
+        make_folder(begun.parent)
+        write_durably(begun, draft.model_dump_json(indent=1).encode())
+        self._audit.append("study.purge", study, {"files": str(len(deleted))}, actor)
+
+    def _draft(self, begun: Path) -> DeletionRecord:
+        try:
+            return DeletionRecord.model_validate_json(read_file(begun), strict=False)
+        except ValidationError:
+            raise IntegrityError(
+                f"{begun}: the file is damaged",
+                hint="Delete it, and purge again: the certificate then lists what is still there.",
+            ) from None
+
+    def _files(self, study: str) -> Iterator[Deleted]:
+        folder = self._state.study_folder(study)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield _deleted(_KINDS.get(path.parent.name, "record"), path, path.name)
+        for item in self._outbox.folders_of(study):
+            for path in sorted(item.iterdir()):
+                yield _deleted("outbox", path, f"{item.name}/{path.name}")
+
+    def _begun(self, study: str) -> Path:
+        return self._state.begun_deletion(study)
+
+    def _signer(self) -> SiteSigner:
+        identity = self._identity()
+        return SiteSigner(identity.certificate, identity.key)
+
+
+def _deleted(kind: str, path: Path, name: str) -> Deleted:
+    try:
+        return Deleted(kind=kind, sha256=file_sha256(path), bytes=path.stat().st_size, name=name)
+    except OSError as error:
+        raise storage_error(error, path) from error
