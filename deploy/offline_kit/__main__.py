@@ -19,7 +19,7 @@ from deploy.offline_kit.kit_archive import write_archive
 from deploy.offline_kit.roles import ROLES, Role
 from deploy.offline_kit.source import read_source
 from deploy.offline_kit.staging import Parts, kit_name, stage
-from deploy.offline_kit.wheelhouse import check_pins, fetch_dependencies, own_wheel, read_wheelhouse
+from deploy.offline_kit.wheelhouse import check_pins, fetch_dependencies, own_wheels, read_wheelhouse
 from fedmap.errors import ConfigError, FedmapError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -47,8 +47,8 @@ def build_command(
         say.print("fetching wheels", highlight=False)
         parts.wheels.mkdir()
         constraints = PROJECT / "constraints.txt"
-        own = own_wheel(PROJECT, chosen, parts.wheels, source.epoch)
-        fetch_dependencies(own, chosen, constraints)
+        own_wheels(PROJECT, chosen, parts.wheels, source.epoch)
+        fetch_dependencies(parts.wheels, chosen, constraints)
         check_pins(read_wheelhouse(parts.wheels), constraints)
         say.print("packing", highlight=False)
         folder = Path(scratch) / name

@@ -43,13 +43,13 @@ class Subject:
 
 
 def bill_of_wheels(subject: Subject, wheels: tuple[Wheel, ...], graph: Mapping[str, tuple[str, ...]]) -> str:
-    """Of the wheelhouse; our own wheel is the subject."""
+    """Of the wheelhouse; the wheel of the role's program is the subject."""
     components = {
         wheel.distribution.name: _python_component(wheel.distribution, wheel.sha256) for wheel in wheels
     }
-    own = components["fedmap"]
+    own = components[subject.name]
     own.type = ComponentType.APPLICATION
-    bom = _bom(subject, own, (c for name, c in components.items() if name != "fedmap"))
+    bom = _bom(subject, own, (c for name, c in components.items() if name != subject.name))
     for name, needed in graph.items():
         bom.register_dependency(components[name], [components[other] for other in needed])
     return _written(bom)

@@ -54,7 +54,7 @@ def stage(parts: Parts, folder: Path) -> None:
     """Fills an empty folder; ends with its SHA256SUMS."""
     source, role = parts.source, parts.role
     wheels = read_wheelhouse(parts.wheels)
-    graph = dependency_graph(wheels, role.extras)
+    graph = dependency_graph(wheels, role.distribution)
     image = read_image(parts.image)
     _check_revision(source, image)
     image_file = f"image/{role.image}-{source.version}.tar.gz"

@@ -1,14 +1,13 @@
-"""The kit's wheels: our own, cut to the role, and every dependency's, exactly as constraints.txt pins them.
+"""The kit's wheels: the role's own two, and every dependency's, exactly as constraints.txt pins them.
 
 The dependencies are the files that the package index publishes, chosen for one Python and one oldest glibc
-whatever machine makes the kit. Our own wheel is built from the role's folders alone. pip does the work.
+whatever machine makes the kit. Ours are built from the role's source roots. pip does the work.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +29,7 @@ OLDEST_GLIBC = (2, 28)
 """RHEL 8, Debian 10, Ubuntu 18.10 and newer; the oldest for which torch has wheels."""
 _LEGACY = {(2, 5): "manylinux1", (2, 12): "manylinux2010", (2, 17): "manylinux2014"}
 _CUDA = ("nvidia-", "triton")
+_NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Wheel:
     path: Path
     sha256: str
     distribution: Distribution
+
+
+def is_ours(name: str) -> bool:
+    """Our own are the source this kit is made from; everything else is pinned."""
+    return name == "fedmap" or name.startswith("fedmap-")
 
 
 def python_version() -> str:
@@ -56,39 +61,31 @@ def platform_tags(machine: str) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def own_wheel(project: Path, role: Role, out: Path, epoch: int) -> Path:
-    """Builds our wheel from the role's packages and its one command; the same bytes for the same source."""
+def own_wheels(project: Path, role: Role, out: Path, epoch: int) -> None:
+    """Builds the wheels of the role's source roots; the same bytes for the same source."""
     with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch)
-        for name in ("README.md", "LICENSE"):
-            shutil.copy(project / name, source / name)
-        for name in role.packages:
-            shutil.copytree(project / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        text = (project / "pyproject.toml").read_text(encoding="utf-8")
-        (source / "pyproject.toml").write_text(only_command(text, role.program), encoding="utf-8")
-        for path in source.rglob("*"):
+        copies = [Path(scratch) / root for root in role.roots]
+        for root, copy in zip(role.roots, copies, strict=True):
+            shutil.copytree(project / root, copy, ignore=_NOT_SOURCE)
+        for path in Path(scratch).rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
         # With the pinned setuptools of this environment, not with the newest that an index has.
-        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), str(source), epoch=epoch)
-    (built,) = out.glob("fedmap-*.whl")
-    return built
+        options = ("--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
+        _pip("wheel", *options, *map(str, copies), epoch=epoch)
 
 
-def only_command(pyproject: str, program: str) -> str:
-    """The project's file without the console scripts whose code is not in the kit."""
-    others = re.compile(r"^fedmap-[a-z]+ = .*\n", re.MULTILINE)
-    return others.sub(lambda line: line[0] if line[0].startswith(f"{program} =") else "", pyproject)
-
-
-def fetch_dependencies(own: Path, role: Role, constraints: Path) -> None:
-    """Puts the wheels of everything that ours needs beside it."""
-    extras = ",".join(role.extras)
+def fetch_dependencies(folder: Path, role: Role, constraints: Path) -> None:
+    """Puts the wheels of everything that ours need beside them; no index is asked for ours."""
     tags = [option for tag in platform_tags(platform.machine()) for option in ("--platform", tag)]
     python = ("--python-version", python_version(), "--implementation", "cp")
+    extras = {Requirement(role.distribution).name: role.distribution}
+    ours = [
+        f"{extras.get(wheel.distribution.name, wheel.distribution.name)} @ {wheel.path.resolve().as_uri()}"
+        for wheel in read_wheelhouse(folder)
+    ]
     _pip(
-        *("download", "--dest", str(own.parent), "--constraint", str(constraints)),
-        *("--only-binary", ":all:", *python, *tags),
-        f"fedmap[{extras}] @ {own.resolve().as_uri()}",
+        *("download", "--dest", str(folder), "--constraint", str(constraints)),
+        *("--only-binary", ":all:", *python, *tags, *ours),
     )
 
 
@@ -109,7 +106,7 @@ def check_pins(wheels: tuple[Wheel, ...], constraints: Path) -> None:
         name, version = wheel.distribution.name, wheel.distribution.version
         if name.startswith(_CUDA):
             problems.append(f"{wheel.path.name} belongs to the CUDA build of torch")
-        elif name != "fedmap" and name not in pins:
+        elif not is_ours(name) and name not in pins:
             problems.append(f"{name} {version} is not pinned")
         elif name in pins and not pins[name].specifier.contains(Version(version), prereleases=True):
             problems.append(f"{name} {version} is not the pinned {pins[name]}")
@@ -121,11 +118,12 @@ def check_pins(wheels: tuple[Wheel, ...], constraints: Path) -> None:
         )
 
 
-def dependency_graph(wheels: tuple[Wheel, ...], extras: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
-    """name → the names it needs here. `ConfigError` where one is missing: it would not install offline."""
+def dependency_graph(wheels: tuple[Wheel, ...], wanted: str) -> Mapping[str, tuple[str, ...]]:
+    """name → the names it needs here, from what is wanted on. `ConfigError` where one is missing."""
     by_name = {wheel.distribution.name: wheel.distribution for wheel in wheels}
     graph: dict[str, set[str]] = {name: set() for name in by_name}
-    waiting, seen = [("fedmap", extra) for extra in ("", *extras)], set()
+    whole = Requirement(wanted)
+    waiting, seen = [(whole.name, extra) for extra in ("", *whole.extras)], set()
     problems = []
     while waiting:
         name, extra = waiting.pop()
@@ -140,7 +138,7 @@ def dependency_graph(wheels: tuple[Wheel, ...], extras: tuple[str, ...]) -> Mapp
                 problems.append(f"{name} needs {needed.name}{needed.specifier}, which is not there")
                 continue
             graph[name].add(target)
-            waiting += [(target, wanted) for wanted in ("", *needed.extras)]
+            waiting += [(target, more) for more in ("", *needed.extras)]
     problems += [f"{name} is needed by nobody" for name in by_name.keys() - {found for found, _ in seen}]
     if problems:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Parts of an offline kit, small enough to make in a test: three wheels and an image of two layers."""
+"""Parts of an offline kit, small enough to make in a test: four wheels and an image of two layers."""
 
 from __future__ import annotations
 
@@ -59,17 +59,18 @@ def make_wheel(folder: Path, name: str, version: str = "1.0", *lines: str, conte
 
 
 def make_wheels(folder: Path) -> Path:
-    """Ours, what it needs for the site extra, and what that needs."""
+    """Our two, what the library needs for the site's extra, and what that needs."""
     folder.mkdir()
+    ours = ("0.1.0", "License-Expression: Apache-2.0")
+    make_wheel(folder, "fedmap-site", *ours, "Requires-Dist: fedmap[data]==0.1.0")
     make_wheel(
         folder,
         "fedmap",
-        "0.1.0",
-        "License-Expression: Apache-2.0",
-        "Provides-Extra: site",
-        "Provides-Extra: lab",
-        'Requires-Dist: table-reader>=1; extra == "site"',
-        'Requires-Dist: never-there; extra == "lab"',
+        *ours,
+        "Provides-Extra: data",
+        "Provides-Extra: other",
+        'Requires-Dist: table-reader>=1; extra == "data"',
+        'Requires-Dist: never-there; extra == "other"',
     )
     make_wheel(
         folder,

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from deploy.offline_kit.staging import kit_name, stage
 from deploy.offline_kit.wheelhouse import (
     check_pins,
     dependency_graph,
-    only_command,
+    own_wheels,
     platform_tags,
     read_wheelhouse,
 )
@@ -167,12 +168,12 @@ def test_the_bill_of_the_wheels_names_version_licence_digest_and_who_needs_whom(
     found = bill(kit, "wheels.cdx.json")
     own = found["metadata"]["component"]
     assert (own["name"], own["type"], own["licenses"]) == (
-        "fedmap",
+        "fedmap-site",
         "application",
         [{"license": {"id": "Apache-2.0"}}],
     )
     parts = {part["name"]: part for part in found["components"]}
-    assert parts.keys() == {"table-reader", "small-part"}
+    assert parts.keys() == {"fedmap", "table-reader", "small-part"}
     assert parts["small-part"]["purl"] == "pkg:pypi/small-part@2.0%2Bcpu"
     assert parts["table-reader"]["licenses"] == [{"license": {"id": "BSD-3-Clause"}}]
     assert {entry["license"]["name"] for entry in parts["small-part"]["licenses"]} == {
@@ -182,6 +183,7 @@ def test_the_bill_of_the_wheels_names_version_licence_digest_and_who_needs_whom(
     (digest,) = parts["small-part"]["hashes"]
     assert digest["content"] in (kit / "requirements.txt").read_text()
     needs = {line["ref"]: line.get("dependsOn", []) for line in found["dependencies"]}
+    assert needs["pkg:pypi/fedmap-site@0.1.0"] == ["pkg:pypi/fedmap@0.1.0"]
     assert needs["pkg:pypi/fedmap@0.1.0"] == ["pkg:pypi/table-reader@1.0"]
     assert needs["pkg:pypi/table-reader@1.0"] == ["pkg:pypi/small-part@2.0%2Bcpu"]
 
@@ -272,7 +274,7 @@ def test_a_wheelhouse_that_would_not_install_is_found_before_it_is_packed(tmp_pa
     (folder / "small_part-2.0+cpu-py3-none-any.whl").unlink()
     make_wheel(folder, "stranger")
     with pytest.raises(ConfigError) as caught:
-        dependency_graph(read_wheelhouse(folder), ("site",))
+        dependency_graph(read_wheelhouse(folder), "fedmap-site")
     assert caught.value.problems == (
         "stranger is needed by nobody",
         "table-reader needs Small.Part, which is not there",
@@ -301,13 +303,21 @@ def test_wheels_are_chosen_for_the_oldest_c_library_not_for_the_building_machine
 
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
-def test_the_kits_own_wheel_has_one_command_and_nothing_of_the_other_services(role: Role) -> None:
-    text = only_command((ROOT / "pyproject.toml").read_text(), role.program)
-    scripts = [line for line in text.splitlines() if line.startswith("fedmap-")]
-    assert len(scripts) == 1
-    assert scripts[0].startswith(f"{role.program} =")
-    assert all((ROOT / package).is_dir() for package in role.packages)
-    assert len({"aggregator", "site_agent", "lab"} & set(role.packages)) == 1
+def test_the_kits_own_wheels_have_one_command_and_nothing_of_the_other_services(
+    role: Role, tmp_path: Path
+) -> None:
+    own_wheels(ROOT, role, tmp_path, SOURCE.epoch)
+    wheels = read_wheelhouse(tmp_path)
+    assert [wheel.distribution.name for wheel in wheels] == ["fedmap", role.program]
+    packages, commands = set(), set[str]()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel.path) as archive:
+            names = archive.namelist()
+            packages |= {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+            texts = [archive.read(name).decode() for name in names if name.endswith("entry_points.txt")]
+            commands |= set(re.findall(r"^(\S+) =", "".join(texts), re.MULTILINE))
+    assert packages == {"fedmap", {"site": "fedmap_site", "aggregator": "fedmap_aggregator"}[role.name]}
+    assert commands == {role.program}
 
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))

@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 from pydantic import ValidationError
 
-from fedmap.bundles.manifest import BundleName, Moment, Short
+from fedmap.bundles.manifest import BundleName, Moment
 from fedmap.errors import IncompatibleError, IntegrityError, LimitError, NotAllowedError, StateError
+from fedmap.scoring.figures import Short
 from fedmap.study.plan.sections import Section
 from fedmap.trust.signing import (
     FORMAT,
