@@ -13,7 +13,7 @@ FLOWER_BIN := $(FLOWER_VENV)/bin
 FLOWER_READY := $(FLOWER_VENV)/.installed
 # Modules are compiled when they are first imported: most of what is installed never is.
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-compile
-SOURCES := common aggregator site_agent lab deploy integrations tests
+SOURCES := common aggregator site_agent lab deploy integrations proto tests
 # Each source root is a distribution of its own; the one of this folder is what the code is developed with.
 PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,common aggregator site_agent lab integrations/flower)
 # Containers: podman or docker, whichever is there. IMAGE_OPTIONS go to every build, such as --network host;
@@ -116,6 +116,7 @@ proto: $(READY) ## generate code from the contract in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ifedmap/contract/v1=proto/fedmap/v1 \
 	  --python_out=common --mypy_out=quiet:common --grpc_python_out=common --mypy_grpc_out=quiet:common \
 	  $(patsubst proto/fedmap/v1/%,fedmap/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
+	$(BIN)/python proto/generate_values.py
 
 images: ## container images of aggregator, site agent and lab
 	@[ -n "$(ENGINE)" ] || { echo "FedMAP's images need podman or docker; neither is installed"; exit 1; }

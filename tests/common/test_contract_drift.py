@@ -52,3 +52,10 @@ def test_every_call_of_the_contract_says_who_makes_it() -> None:
                 comment = []
             else:
                 comment = []
+
+
+def test_the_committed_values_are_what_the_contract_generates() -> None:
+    command = [sys.executable, str(ROOT / "proto" / "generate_values.py"), "--print"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
+    committed = (SOURCE_ROOT / PACKAGE / "values.py").read_text(encoding="utf-8")
+    assert made.stdout == committed, "run `make proto`"
