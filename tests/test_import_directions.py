@@ -33,7 +33,7 @@ ROOMS = {
         *("algorithm.settings", "algorithm.seeding", "algorithm.examples"),
         *("algorithm.model", "algorithm.prior", "algorithm.fit", "algorithm.pooling", "algorithm"),
         *("metrics", "study.plan", "scoring", "data.table", "data.rules", "data.eicu", "data"),
-        *("shift.told", "shift", "study.course", "study"),
+        *("shift.told", "shift", "study.course", "study.tensors", "study"),
         *("bundles.manifest", "bundles.moments", "bundles.card", "bundles", "transport", "web"),
     ),
     "fedmap_aggregator": (

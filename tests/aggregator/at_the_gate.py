@@ -13,7 +13,7 @@ from fedmap.algorithm.pooling.statistics import FeatureStatistics
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import RejectedError
 from fedmap.study.course.state import TaskKind
-from fedmap.study.parameter_files import encode_statistics
+from fedmap.study.tensors.parameter_files import encode_statistics
 from fedmap_aggregator.gate.updates import CheckedAnswer, GateLimits, check_answer
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small

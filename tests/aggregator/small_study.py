@@ -21,8 +21,13 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import encode_baseline, encode_parameters, encode_statistics, encode_theta
 from fedmap.study.plan import parse_plan
+from fedmap.study.tensors.parameter_files import (
+    encode_baseline,
+    encode_parameters,
+    encode_statistics,
+    encode_theta,
+)
 from fedmap.study.terms import StudyTerms
 
 BINARY = """

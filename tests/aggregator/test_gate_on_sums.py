@@ -15,8 +15,8 @@ from fedmap.algorithm.pooling.statistics import FeatureStatistics, feature_stati
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import RejectedError
 from fedmap.scoring.disclosure import released_statistics
-from fedmap.study.parameter_files import encode_baseline
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.tensors.parameter_files import encode_baseline
 from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (

@@ -10,7 +10,7 @@ import pytest
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.errors import NotFoundError, PlanError, RejectedError, StateError
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters
+from fedmap.study.tensors.parameter_files import decode_parameters
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
 

@@ -17,7 +17,7 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import operator_pb2
 from fedmap.errors import LimitError, RejectedError, TrainingError
 from fedmap.study.answer_names import WITHHELD
-from fedmap.study.parameter_files import decode_prior, encode_parameters
+from fedmap.study.tensors.parameter_files import decode_prior, encode_parameters
 from fedmap_aggregator.course.messages import NextPrior
 from fedmap_aggregator.gate.statistics import check_baseline
 from tests.aggregator import small_study as made

@@ -27,9 +27,9 @@ from fedmap.scoring.decision_rules import RuleTerms, pool_rule
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.course.state import GlobalRule
-from fedmap.study.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
 from fedmap.study.plan.inputs import planned_inputs
-from fedmap.study.rule_files import RuleTensors, encode_rule
+from fedmap.study.tensors.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
+from fedmap.study.tensors.rule_files import RuleTensors, encode_rule
 from fedmap_aggregator.course.messages import (
     EstimatedRound,
     InitialPrior,

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.settings import WeightingRule
 from fedmap.errors import RejectedError
-from fedmap.study.parameter_files import encode_parameters, encode_theta
+from fedmap.study.tensors.parameter_files import encode_parameters, encode_theta
 from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (

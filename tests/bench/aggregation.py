@@ -22,8 +22,8 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import initial_prior
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, encode_parameters, encode_prior
 from fedmap.study.plan import load_plan
+from fedmap.study.tensors.parameter_files import PriorFile, encode_parameters, encode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.course.messages import NextPrior, SiteUpdate
 from fedmap_aggregator.estimation.process import EstimationWorker

@@ -20,8 +20,8 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.files.digests import file_sha256, sha256_hex
 from fedmap.study.answer_names import answer_digest
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.plan import FeatureBlock, StudyPlan
+from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap.trust import pki
 from fedmap.trust.pki import Identity

@@ -18,9 +18,9 @@ from statistics import median
 
 from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_prior
 from fedmap.study.plan import StudyPlan, load_plan
 from fedmap.study.run_folder import PRIOR, read_run
+from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_flower.processes.deployment import deploy

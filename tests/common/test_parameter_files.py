@@ -20,7 +20,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior, initial_prior
 from fedmap.algorithm.settings import PriorSettings
 from fedmap.errors import ModelError, StorageError
-from fedmap.study.parameter_files import (
+from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_baseline,
     decode_own_model,

@@ -12,7 +12,7 @@ from fedmap.algorithm.model.layers import BatchNorm, Buffers, Linear
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import ModelError, StorageError
-from fedmap.study.parameter_files import encode_parameters, parameters_norm
+from fedmap.study.tensors.parameter_files import encode_parameters, parameters_norm
 
 # Larger than one piece, and not a multiple of it.
 NETWORK = Network(700, 1, (), (Linear(700, 601), BatchNorm(601), Linear(601, 1)))

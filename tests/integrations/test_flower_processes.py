@@ -13,8 +13,8 @@ import torch
 
 from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters, decode_prior
 from fedmap.study.run_folder import read_run
+from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.processes.commands import FlowerRun, command_path, environment, run_to_its_end
 from fedmap_flower.processes.deployment import SUPERLINK, LocalDeployment

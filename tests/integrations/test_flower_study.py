@@ -18,8 +18,8 @@ from fedmap.errors import ConflictError, RejectedError, TrainingError, Unreachab
 from fedmap.files.digests import sha256_hex
 from fedmap.files.tensors import encode_tensors
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters, decode_prior, named_parameters
 from fedmap.study.run_folder import read_run
+from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior, named_parameters
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.centre.exchange import Exchange, Member, Question, Step
 from fedmap_flower.centre.grid_nodes import wait_for_nodes

@@ -6,8 +6,8 @@ import torch
 
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters, decode_prior
 from fedmap.study.plan import load_plan
+from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_lab.local.federation import LocalFederation
 from fedmap_lab.simulation.simulate import Study

@@ -25,8 +25,8 @@ from fedmap.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
 from fedmap.errors import FedmapError, NotAllowedError, NotFoundError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_prior
 from fedmap.study.plan import load_plan
+from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.transport.status import raise_typed
 from fedmap.trust.pki import Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.store.blobs import BlobStore

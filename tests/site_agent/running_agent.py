@@ -15,8 +15,8 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.files.digests import sha256_hex
 from fedmap.process.settings import read_config
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, encode_prior
 from fedmap.study.plan import parse_plan
+from fedmap.study.tensors.parameter_files import PriorFile, encode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import SiteConfig
 from fedmap_site.exit.outbox import Outbox

@@ -15,8 +15,8 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.scoring.disclosure import released_statistics
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile
 from fedmap.study.plan import parse_plan
+from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_site.data.loader import DataLoader
 from fedmap_site.exit.gate import ExitGate

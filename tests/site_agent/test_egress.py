@@ -14,7 +14,7 @@ from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import DataError
 from fedmap.study.answer_names import answer_digest
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_parameters
+from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters
 from fedmap.study.terms import StudyTerms
 from fedmap_site.exit.checks import WITHHELD_NOTE
 from fedmap_site.exit.gate import ExitGate

@@ -22,8 +22,8 @@ from fedmap.scoring.decision_rules import pool_rule
 from fedmap.scoring.evaluation import local_rule, score
 from fedmap.study.answers import result_of, rule_message, rule_terms_of
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.personalisation import fine_tune
+from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap_lab.federation.engines import LoopEngine
 from fedmap_lab.federation.sites import load_federation

@@ -10,7 +10,7 @@ import torch
 
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_parameters
+from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import DataSection
 from fedmap_site.exit.item import OutboxItem

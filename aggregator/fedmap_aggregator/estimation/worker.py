@@ -32,15 +32,16 @@ from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
 from fedmap.study.course.state import GlobalRule
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import (
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_prior,
     decode_statistics,
     decode_theta,
     encode_prior,
 )
-from fedmap.study.plan.inputs import planned_inputs
-from fedmap.study.rule_files import RuleTensors, decode_rule
+from fedmap.study.tensors.rule_files import RuleTensors, decode_rule
+from fedmap.study.tensors.update_reader import UpdateReader
 from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap_aggregator.course.messages import (
     EstimatedPrior,
@@ -58,7 +59,6 @@ from fedmap_aggregator.course.messages import (
     request_of,
     to_line,
 )
-from fedmap_aggregator.estimation.update_reader import UpdateReader
 from fedmap_aggregator.store.blobs import BlobStore
 
 _NICE = 10  # the server comes first

@@ -16,7 +16,7 @@ from fedmap.errors import RejectedError
 from fedmap.files.digests import is_digest
 from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.models import model_of
-from fedmap.study.rule_files import expected_rule
+from fedmap.study.tensors.rule_files import expected_rule
 from fedmap.study.terms import StudyTerms
 
 CONTENT: Mapping[TaskKind, str] = {

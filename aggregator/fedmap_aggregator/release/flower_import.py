@@ -24,8 +24,8 @@ from fedmap.study.answer_names import answer_digest
 from fedmap.study.answers import MOST_NOTE, rule_of
 from fedmap.study.course.state import GlobalRule, Member, OpenTask, StudyState, state_to_json
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_prior
 from fedmap.study.run_folder import RoundTold, RunTold, SiteTold, read_run
+from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.course.computation import StepResult, step_to_json

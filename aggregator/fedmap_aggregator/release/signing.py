@@ -18,9 +18,9 @@ from fedmap.bundles.manifest import Draft, Lineage, Manifest
 from fedmap.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
 from fedmap.errors import RejectedError, StateError, StorageError
 from fedmap.files.durable import read_file
-from fedmap.study.parameter_files import PriorFile, decode_prior
 from fedmap.study.plan.features import FeatureBlock
 from fedmap.study.plan.study_plan import StudyPlan
+from fedmap.study.tensors.parameter_files import PriorFile, decode_prior
 from fedmap_aggregator.identity.release_key import ReleaseKey
 from fedmap_aggregator.release.figures import ReleaseRecords, release_figures, release_records
 from fedmap_aggregator.release.rule import baseline_of, releasable_round, threshold_of

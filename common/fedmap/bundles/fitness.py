@@ -16,9 +16,9 @@ from fedmap.bundles.standing import UPDATE
 from fedmap.errors import IncompatibleError
 from fedmap.files.tensors import check_layout
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import expected_parameters, expected_psi
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.sections import ModelSection
+from fedmap.study.tensors.parameter_files import expected_parameters, expected_psi
 from fedmap.study.terms import StudyTerms, parse_terms
 
 

@@ -20,8 +20,8 @@ from fedmap.errors import StateError
 from fedmap.metrics import Threshold
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters, decode_psi
 from fedmap.study.plan import StudyPlan
+from fedmap.study.tensors.parameter_files import decode_parameters, decode_psi
 
 
 @dataclass(frozen=True)

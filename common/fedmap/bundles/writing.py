@@ -39,8 +39,8 @@ from fedmap.errors import IntegrityError, LimitError
 from fedmap.files.durable import DurableWriter, storage_error
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import encode_parameters, encode_psi
 from fedmap.study.plan import StudyPlan
+from fedmap.study.tensors.parameter_files import encode_parameters, encode_psi
 from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
 
 _PIECE = 1 << 20

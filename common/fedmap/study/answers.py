@@ -19,7 +19,7 @@ from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.answer_names import MODELS
 from fedmap.study.plan import StudyPlan
-from fedmap.study.rule_files import RuleTensors, decode_rule, encode_rule
+from fedmap.study.tensors.rule_files import RuleTensors, decode_rule, encode_rule
 
 MOST_NOTE = 500
 """Characters of a note that travels."""

@@ -17,14 +17,14 @@ from fedmap.metrics import SkippedMetric
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.study.answers import rule_content_of, score_message
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import (
+from fedmap.study.plan import StudyPlan
+from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,
     decode_statistics,
     decode_theta,
     encode_parameters,
 )
-from fedmap.study.plan import StudyPlan
 from fedmap_site.data.cell_counts import CellCounts
 from fedmap_site.exit.figures import DEFECT, check_counts, check_evaluation, check_reference_terms
 from fedmap_site.exit.manifest import Check

@@ -12,7 +12,7 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
-from fedmap.study.parameter_files import PriorFile
+from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_site.data.cell_counts import count_cells
 from fedmap_site.exit.checks import AnswerChecks, Checked

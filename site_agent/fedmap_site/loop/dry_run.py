@@ -27,8 +27,8 @@ from fedmap.files.durable import make_folder, storage_error
 from fedmap.scoring.decision_rules import pool_rule
 from fedmap.study.answers import rule_message, rule_terms_of
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import DataSection
 from fedmap_site.exit.item import MANIFEST_TEXT, OutboxItem

@@ -12,7 +12,7 @@ from fedmap.errors import FedmapError, NotFoundError, RejectedError, WithdrawnEr
 from fedmap.names import shown
 from fedmap.process.fault_points import reach
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_prior, most_prior_bytes
+from fedmap.study.tensors.parameter_files import PriorFile, decode_prior, most_prior_bytes
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import DataSection
 from fedmap_site.data.loader import DataLoader

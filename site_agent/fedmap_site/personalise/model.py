@@ -30,8 +30,8 @@ from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.figures import Count
 from fedmap.shift.reference import Reference
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import decode_parameters
 from fedmap.study.plan.sections import Section
+from fedmap.study.tensors.parameter_files import decode_parameters
 from fedmap.study.terms import parse_terms
 from fedmap_site.predict.rows import ReadyModel
 

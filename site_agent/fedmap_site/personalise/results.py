@@ -7,7 +7,7 @@ from pathlib import Path
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.bundles.writing import rule_values, scaler_values
 from fedmap.files.digests import sha256_hex
-from fedmap.study.parameter_files import encode_parameters
+from fedmap.study.tensors.parameter_files import encode_parameters
 from fedmap_site.personalise.fine_tuning import Personalised
 from fedmap_site.personalise.model import (
     MODEL,

@@ -203,7 +203,7 @@ class SiteState:
 
     def save_model(self, study: str, number: int, network: Network, model: OwnModel) -> None:
         """The site's own model after a round. The same round trained again gives the same file."""
-        from fedmap.study.parameter_files import encode_own_model
+        from fedmap.study.tensors.parameter_files import encode_own_model
 
         folder = self.study_folder(study) / "models"
         make_folder(folder)
@@ -232,7 +232,7 @@ class SiteState:
         ]
         if not models:
             return None
-        from fedmap.study.parameter_files import decode_own_model
+        from fedmap.study.tensors.parameter_files import decode_own_model
 
         return decode_own_model(network, models[-1], f"the own model {models[-1].name}")
 

@@ -28,8 +28,8 @@ from fedmap.scoring.evaluation_terms import (
 )
 from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
 from fedmap.study.answers import score_message
-from fedmap.study.parameter_files import PriorFile
 from fedmap.study.personalisation import fine_tune
+from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 
 _OWN, _TUNING, _GROUPS = 0.1, 0.3, 0.8  # of the whole task, when its parts begin

@@ -29,7 +29,7 @@ from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import GLOBAL, PERSONAL, layout_digest
 from fedmap.study.answers import rule_answer, rule_of, score_message
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, encode_parameters, encode_statistics, encode_theta
+from fedmap.study.tensors.parameter_files import PriorFile, encode_parameters, encode_statistics, encode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap_site.data.loader import events
 from fedmap_site.policy import SitePolicy, floors_of

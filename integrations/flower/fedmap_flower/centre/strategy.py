@@ -33,7 +33,8 @@ from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.answers import rule_content_of
 from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import (
+from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,
     decode_prior,
@@ -41,7 +42,6 @@ from fedmap.study.parameter_files import (
     decode_theta,
     encode_prior,
 )
-from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_flower.centre.exchange import Accepted, Exchange, Member, Question, Refused, Step

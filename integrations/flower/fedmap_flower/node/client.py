@@ -18,7 +18,7 @@ from fedmap.files.digests import sha256_hex
 from fedmap.names import shown
 from fedmap.process.log import configure, get_logger
 from fedmap.study.models import model_of
-from fedmap.study.parameter_files import PriorFile, decode_prior
+from fedmap.study.tensors.parameter_files import PriorFile, decode_prior
 from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap_flower.node.node import Node, NodeOf
 from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, read_order, reply_record

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.model.network import Network
-from fedmap.study.parameter_files import decode_own_model, encode_own_model
+from fedmap.study.tensors.parameter_files import decode_own_model, encode_own_model
 from fedmap_flower.records import tensor_bytes, tensor_record
 from fedmap_site.state.studies import SiteState
 

@@ -21,7 +21,7 @@ from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import ModelError
 from fedmap.files.durable import storage_error
-from fedmap.study.parameter_files import decode_parameters
+from fedmap.study.tensors.parameter_files import decode_parameters
 
 _LENGTH = 8  # bytes that say how long the header is
 _LAYOUTS = 16  # kept at once; sites that run one version have one

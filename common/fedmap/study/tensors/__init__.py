@@ -1,0 +1,6 @@
+"""Tensors as files: models, priors, statistics, the terms of a rule, updates read fast.
+
+In: bytes, or the path of a file.
+Out: values that fit the plan's model, or an error that names what does not.
+May import: study.course and below.
+"""
