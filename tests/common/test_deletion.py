@@ -9,16 +9,15 @@ import pytest
 
 from fedmap.errors import FedmapError, IncompatibleError, IntegrityError, NotAllowedError
 from fedmap.trust.deletion import (
+    CERTIFICATE,
     Deleted,
     DeletionRecord,
     Place,
-    SiteSigner,
     Trust,
     deletion_lines,
     read_deletion,
-    sign_by_release_key,
-    sign_by_site,
 )
+from fedmap.trust.envelope import CertificateSigner, canonical
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 
@@ -50,14 +49,14 @@ def record(place: Place = "aggregator", owner: str = "fedmap.example.org:8443") 
     )
 
 
-def signer(site: str = "north") -> SiteSigner:
+def signer(site: str = "north") -> CertificateSigner:
     key = new_key()
     certificate = AUTHORITY.issue(key.public_key(), Identity("site", site), 1, NOW)
-    return SiteSigner(certificate, key_pem(key))
+    return CertificateSigner(certificate, key_pem(key))
 
 
 def test_the_centres_certificate_is_verified_with_the_fingerprint_from_paper() -> None:
-    signed = sign_by_release_key(record(), KEY)
+    signed = CERTIFICATE.sign_by_release_key(record(), KEY)
     found, by = read_deletion(signed, Trust({PAPER}))
     assert (found, by) == (record(), f"release key {PAPER}")
     lines = "\n".join(deletion_lines("x.json", found, by))
@@ -65,7 +64,7 @@ def test_the_centres_certificate_is_verified_with_the_fingerprint_from_paper() -
 
 
 def test_a_sites_certificate_is_verified_with_the_federations_authority() -> None:
-    signed = sign_by_site(record("site", "north"), signer())
+    signed = CERTIFICATE.sign_by_certificate(record("site", "north"), signer())
     found, by = read_deletion(signed, Trust(authority=AUTHORITY.certificate_pem))
     assert found.owner == "north"
     assert "north" in by
@@ -73,7 +72,7 @@ def test_a_sites_certificate_is_verified_with_the_federations_authority() -> Non
 
 def test_a_certificate_outlives_the_key_that_signed_it() -> None:
     """Checked as of the moment of the deletion: the site's certificate has long been renewed."""
-    signed = sign_by_site(record("site", "north"), signer())
+    signed = CERTIFICATE.sign_by_certificate(record("site", "north"), signer())
     late = json.loads(signed)
     assert read_deletion(signed, Trust(authority=AUTHORITY.certificate_pem))[0] == record("site", "north")
     assert late["format"] == 1
@@ -89,7 +88,7 @@ def test_a_certificate_outlives_the_key_that_signed_it() -> None:
     ],
 )
 def test_a_changed_certificate_is_refused(old: bytes, new: bytes) -> None:
-    signed = sign_by_release_key(record(), KEY)
+    signed = CERTIFICATE.sign_by_release_key(record(), KEY)
     assert old in signed
     with pytest.raises(IntegrityError):
         read_deletion(signed.replace(old, new, 1), Trust({PAPER}))
@@ -98,27 +97,28 @@ def test_a_changed_certificate_is_refused(old: bytes, new: bytes) -> None:
 def test_a_signature_of_somebody_else_is_refused() -> None:
     other = new_release_key()
     with pytest.raises(NotAllowedError, match="not trusted"):
-        read_deletion(sign_by_release_key(record(), other), Trust({PAPER}))
+        read_deletion(CERTIFICATE.sign_by_release_key(record(), other), Trust({PAPER}))
     foreign, _ = CertificateAuthority.create("foreign", 3650, NOW)
     with pytest.raises(FedmapError):
         read_deletion(
-            sign_by_site(record("site", "north"), signer()), Trust(authority=foreign.certificate_pem)
+            CERTIFICATE.sign_by_certificate(record("site", "north"), signer()),
+            Trust(authority=foreign.certificate_pem),
         )
 
 
 def test_a_site_cannot_sign_for_another_or_for_the_centre() -> None:
     trust = Trust({PAPER}, AUTHORITY.certificate_pem)
     with pytest.raises(IntegrityError, match="says that it comes from south"):
-        read_deletion(sign_by_site(record("site", "south"), signer("north")), trust)
+        read_deletion(CERTIFICATE.sign_by_certificate(record("site", "south"), signer("north")), trust)
     with pytest.raises(IntegrityError):
-        read_deletion(sign_by_site(record(), signer("north")), trust)
+        read_deletion(CERTIFICATE.sign_by_certificate(record(), signer("north")), trust)
     with pytest.raises(IntegrityError, match="not signed by a release key"):
-        read_deletion(sign_by_release_key(record("site", "north"), KEY), trust)
+        read_deletion(CERTIFICATE.sign_by_release_key(record("site", "north"), KEY), trust)
 
 
 def test_without_the_authority_a_sites_certificate_is_not_believed() -> None:
     with pytest.raises(NotAllowedError) as refused:
-        read_deletion(sign_by_site(record("site", "north"), signer()), Trust({PAPER}))
+        read_deletion(CERTIFICATE.sign_by_certificate(record("site", "north"), signer()), Trust({PAPER}))
     assert "--ca" in refused.value.hint
 
 
@@ -134,19 +134,18 @@ def test_a_certificate_of_a_later_format_is_told() -> None:
 
 
 @pytest.mark.parametrize("moment", [10**20, 253_402_300_800_000, -1])
-def test_a_time_that_no_calendar_has_is_a_damaged_certificate(moment: int) -> None:
-    for changed in ({"finished_unix_ms": moment}, {"begun_unix_ms": moment}):
-        trust = Trust({PAPER}, AUTHORITY.certificate_pem)
-        by_site = sign_by_site(record("site", "north").model_copy(update=changed), signer())
-        by_centre = sign_by_release_key(record().model_copy(update=changed), KEY)
-        for data in (by_site, by_centre):
-            with pytest.raises(IntegrityError, match="its content is not in its form"):
-                read_deletion(data, trust)
+@pytest.mark.parametrize("field", ["finished_unix_ms", "begun_unix_ms"])
+def test_a_time_that_no_calendar_has_is_neither_signed_nor_read(moment: int, field: str) -> None:
+    changed = record().model_copy(update={field: moment})
+    with pytest.raises(IntegrityError, match="its content is not in its form"):
+        CERTIFICATE.sign_by_release_key(changed, KEY)
+    with pytest.raises(IntegrityError, match="its content is not in its form"):
+        CERTIFICATE.parsed(canonical(changed.model_dump(mode="json")), DeletionRecord)
 
 
 @pytest.mark.parametrize("field", ["certificate", "signature"])
 def test_half_a_character_is_a_damaged_certificate(field: str) -> None:
-    form = json.loads(sign_by_site(record("site", "north"), signer()))
+    form = json.loads(CERTIFICATE.sign_by_certificate(record("site", "north"), signer()))
     form["signed"][field] = "\ud800"
     with pytest.raises(IntegrityError, match="cannot be read as JSON"):
         read_deletion(json.dumps(form).encode(), Trust(authority=AUTHORITY.certificate_pem))
@@ -154,12 +153,12 @@ def test_half_a_character_is_a_damaged_certificate(field: str) -> None:
 
 def test_half_a_character_anywhere_else_is_a_damaged_certificate() -> None:
     trust = Trust({PAPER}, AUTHORITY.certificate_pem)
-    form = json.loads(sign_by_release_key(record(), KEY))
+    form = json.loads(CERTIFICATE.sign_by_release_key(record(), KEY))
     for name in (*form["signed"], "other"):
         changed = {**form, "signed": {**form["signed"], name: "\ud800"}}
         with pytest.raises(IntegrityError):
             read_deletion(json.dumps(changed).encode(), trust)
-    form = json.loads(sign_by_site(record("site", "north"), signer()))
+    form = json.loads(CERTIFICATE.sign_by_certificate(record("site", "north"), signer()))
     form["signed"]["\ud800"] = ""
     with pytest.raises(IntegrityError):
         read_deletion(json.dumps(form).encode(), trust)

@@ -47,8 +47,13 @@ class Releases:
 
     def withdraw(self, *versions: int, serial: int = 1, name: str = "tiny-t2") -> bytes:
         """The signed list."""
-        entries = tuple(Withdrawal(name, version, "it was wrong", self.now - 1) for version in versions)
-        return write_withdrawals(Withdrawals(serial, self.now, entries), self.key)
+        entries = tuple(
+            Withdrawal(name=name, version=version, reason="it was wrong", at_unix_ms=self.now - 1)
+            for version in versions
+        )
+        return write_withdrawals(
+            Withdrawals(serial=serial, issued_unix_ms=self.now, entries=entries), self.key
+        )
 
 
 def entries_of(store: BundleStore) -> list[AuditEntry]:

@@ -105,13 +105,13 @@ class BundleCatalogue:
         if not rows:
             return 0, b""
         entries = tuple(
-            Withdrawal(row.name, row.version, row.reason, row.withdrawn_at)
+            Withdrawal(name=row.name, version=row.version, reason=row.reason, at_unix_ms=row.withdrawn_at)
             for row in rows
             if row.withdrawn_at is not None
         )
         first = min(row.released_at for row in rows)
         issued = max((entry.at_unix_ms for entry in entries), default=first)
-        listed = Withdrawals(1 + len(entries), issued, entries)
+        listed = Withdrawals(serial=1 + len(entries), issued_unix_ms=issued, entries=entries)
         return listed.serial, write_withdrawals(listed, self._key.pem)
 
     def _read_manifest(self, digest: str) -> Manifest:

@@ -22,7 +22,7 @@ from fedmap.files.digests import sha256_hex
 from fedmap.process.fault_points import reach
 from fedmap.process.log import get_logger
 from fedmap.study.course.questions import participants
-from fedmap.trust.deletion import Deleted, DeletionRecord, sign_by_release_key
+from fedmap.trust.deletion import CERTIFICATE, Deleted, DeletionRecord
 from fedmap_aggregator.course.computation import rounds_before
 from fedmap_aggregator.identity.release_key import ReleaseKey
 from fedmap_aggregator.store import AnswerRow, BundleRow, DeletionRow, Store, Transaction
@@ -225,7 +225,7 @@ class StudyPurge:
             record = draft.model_copy(
                 update={"finished_unix_ms": now, "audit_entries": entry.seq, "audit_head": entry.hash}
             )
-            certificate = sign_by_release_key(record, self._key.pem)
+            certificate = CERTIFICATE.sign_by_release_key(record, self._key.pem)
             transaction.deletions.finish(name, certificate.decode(), now)
         self._log.info("study_purged", study=name, actor=row.actor, digest=sha256_hex(certificate))
         return record

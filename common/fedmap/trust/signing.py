@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedmap.errors import ConfigError, IncompatibleError, IntegrityError, NotAllowedError
 
 BUNDLE_KIND = b"fedmap-bundle-1\n"
-WITHDRAWALS_KIND = b"fedmap-withdrawals-1\n"
 FORMAT = 1
 MOST_SIGNATURE_BYTES = 1024
 

@@ -45,7 +45,7 @@ def together(*lists: Withdrawals | None) -> Withdrawals | None:
     return Withdrawals(
         serial=max(one.serial for one in there),
         issued_unix_ms=max(one.issued_unix_ms for one in there),
-        entries=tuple(entry for one in there for entry in one.entries),
+        entries=tuple({(e.name, e.version): e for one in there for e in one.entries}.values()),
     )
 
 

@@ -18,7 +18,8 @@ from fedmap.errors import IntegrityError, NotFoundError, StateError
 from fedmap.files.digests import file_sha256
 from fedmap.files.durable import make_folder, read_file, storage_error, write_durably
 from fedmap.process.fault_points import reach
-from fedmap.trust.deletion import SUFFIX, Deleted, DeletionRecord, SiteSigner, sign_by_site
+from fedmap.trust.deletion import CERTIFICATE, SUFFIX, Deleted, DeletionRecord
+from fedmap.trust.envelope import CertificateSigner
 from fedmap_site.exit.outbox import Outbox
 from fedmap_site.identity.files import SiteIdentity
 from fedmap_site.state.audit_log import AuditLog, Clock
@@ -69,7 +70,7 @@ class SitePurge:
         with self._state.studies_lock():  # whoever is in a task of it keeps nothing from here on
             return self._purge(study, actor, signer)
 
-    def _purge(self, study: str, actor: str, signer: SiteSigner) -> tuple[Path, DeletionRecord]:
+    def _purge(self, study: str, actor: str, signer: CertificateSigner) -> tuple[Path, DeletionRecord]:
         begun = self._begun(study)
         self._check_out(study)  # (1)
         if not begun.exists():
@@ -86,7 +87,7 @@ class SitePurge:
             update={"finished_unix_ms": self._clock(), "audit_entries": entry.seq, "audit_head": entry.hash}
         )
         path = self._state.deletions_folder / f"{study}-{draft.begun_unix_ms}{SUFFIX}"
-        write_durably(path, sign_by_site(record, signer), mode=0o644)
+        write_durably(path, CERTIFICATE.sign_by_certificate(record, signer), mode=0o644)
         try:
             begun.unlink(missing_ok=True)
         except OSError as error:
@@ -148,9 +149,9 @@ class SitePurge:
     def _begun(self, study: str) -> Path:
         return self._state.begun_deletion(study)
 
-    def _signer(self) -> SiteSigner:
+    def _signer(self) -> CertificateSigner:
         identity = self._identity()
-        return SiteSigner(identity.certificate, identity.key)
+        return CertificateSigner(identity.certificate, identity.key)
 
 
 def _deleted(kind: str, path: Path, name: str) -> Deleted:

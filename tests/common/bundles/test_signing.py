@@ -15,7 +15,6 @@ from fedmap.errors import ConfigError, FedmapError, IncompatibleError, Integrity
 from fedmap.trust import pki
 from fedmap.trust.signing import (
     BUNDLE_KIND,
-    WITHDRAWALS_KIND,
     bare_fingerprint,
     fingerprint,
     new_release_key,
@@ -70,8 +69,8 @@ def test_signature_verifies_with_the_library_alone(key: bytes) -> None:
 
 def test_signature_of_a_list_does_not_fit_a_bundle_with_the_same_bytes(key: bytes) -> None:
     trusted = {fingerprint(public_key_of(key))}
-    signed = signature_of(key, WITHDRAWALS_KIND, b"content")
-    assert verify_signature(signed, WITHDRAWALS_KIND, b"content", trusted) in trusted
+    signed = signature_of(key, b"fedmap-withdrawals-1\n", b"content")
+    assert verify_signature(signed, b"fedmap-withdrawals-1\n", b"content", trusted) in trusted
     with pytest.raises(IntegrityError):
         verify_signature(signed, BUNDLE_KIND, b"content", trusted)
 

@@ -232,9 +232,14 @@ def test_bundle_that_expires_before_its_release_is_refused(tmp_path: Path, key: 
 # (6) withdrawal
 
 
+def withdrawn(name: str, version: int, reason: str = "") -> Withdrawals:
+    entry = Withdrawal(name=name, version=version, reason=reason, at_unix_ms=NOW)
+    return Withdrawals(serial=2, issued_unix_ms=NOW, entries=(entry,))
+
+
 def test_withdrawn_bundle_is_refused_with_the_reason(tmp_path: Path, key: bytes) -> None:
     path = write_example(tmp_path / "x.fedmap", key).path
-    listed = Withdrawals(2, NOW, (Withdrawal("tiny-t2", 1, "wrong unit of age", NOW),))
+    listed = withdrawn("tiny-t2", 1, "wrong unit of age")
     with pytest.raises(StateError, match=r"step 6, withdrawal list: .*wrong unit of age"):
         verify_bundle(path, replace(trust_of(key), withdrawals=listed), NOW)
 
@@ -244,7 +249,7 @@ def test_withdrawal_of_another_bundle_does_not_count(
     tmp_path: Path, key: bytes, entry: tuple[str, int]
 ) -> None:
     path = write_example(tmp_path / "x.fedmap", key).path
-    listed = Withdrawals(2, NOW, (Withdrawal(*entry, "", NOW),))
+    listed = withdrawn(*entry)
     bundle = verify_bundle(path, replace(trust_of(key), withdrawals=listed), NOW)
     assert bundle.steps[5].finding == "not on list 2 of 2026-01-02"
 
