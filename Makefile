@@ -26,7 +26,7 @@ IMAGE_OPTIONS ?=
 TORCH_INDEX ?=
 export BUILDAH_FORMAT := docker
 # The release before this one, a tag or a commit: its agents must work with this aggregator (`make upgrade-test`).
-PREVIOUS ?= b150c9c
+PREVIOUS ?= 29d5546
 PREVIOUS_HOME := out/previous/$(PREVIOUS)
 # Whose offline kit: site or aggregator.
 ROLE ?= site

@@ -47,7 +47,7 @@ def build_command(
         say.print("fetching wheels", highlight=False)
         parts.wheels.mkdir()
         constraints = PROJECT / "constraints.txt"
-        own_wheels(PROJECT, chosen, parts.wheels, source.epoch)
+        own_wheels(PROJECT, chosen.roots, parts.wheels, source.epoch)
         fetch_dependencies(parts.wheels, chosen, constraints)
         check_pins(read_wheelhouse(parts.wheels), constraints)
         say.print("packing", highlight=False)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,11 @@ def platform_tags(machine: str) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def own_wheels(project: Path, role: Role, out: Path, epoch: int) -> None:
-    """Builds the wheels of the role's source roots; the same bytes for the same source."""
+def own_wheels(project: Path, roots: Sequence[str], out: Path, epoch: int) -> None:
+    """Builds the wheel of each source root; the same bytes for the same source."""
     with tempfile.TemporaryDirectory() as scratch:
-        copies = [Path(scratch) / root for root in role.roots]
-        for root, copy in zip(role.roots, copies, strict=True):
+        copies = [Path(scratch) / root for root in roots]
+        for root, copy in zip(roots, copies, strict=True):
             shutil.copytree(project / root, copy, ignore=_NOT_SOURCE)
         for path in Path(scratch).rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)

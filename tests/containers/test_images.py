@@ -27,19 +27,16 @@ def importable(engine: Engine, image: str, *names: str) -> list[str]:
 @pytest.mark.parametrize(
     ("image", "needed", "unwanted"),
     [
-        ("site", ["site_agent", "common", "torch", "pandas"], ["aggregator", "lab", "sqlalchemy", "alembic"]),
-        (
-            "aggregator",
-            ["aggregator", "common", "torch", "psycopg"],
-            ["site_agent", "lab", "pandas", "sklearn"],
-        ),
-        ("lab", ["lab", "common", "matplotlib"], ["aggregator", "site_agent", "sqlalchemy"]),
+        ("site", ["fedmap_site", "fedmap", "torch", "pandas"], ["sqlalchemy", "alembic"]),
+        ("aggregator", ["fedmap_aggregator", "fedmap", "torch", "psycopg"], ["pandas", "sklearn"]),
+        ("lab", ["fedmap_lab", "fedmap", "matplotlib"], ["sqlalchemy"]),
     ],
 )
 def test_an_image_holds_its_own_packages_and_nobody_elses(
     engine: Engine, image: str, needed: list[str], unwanted: list[str]
 ) -> None:
-    unwanted = [*unwanted, "tests", "deploy", "pytest", "pip", "grpc_tools"]
+    others = [f"fedmap_{other}" for other in (*IMAGES, "flower") if other != image]
+    unwanted = [*unwanted, *others, "tests", "deploy", "pytest", "pip", "grpc_tools"]
     assert importable(engine, image, *needed, *unwanted) == needed
 
 

@@ -141,7 +141,9 @@ def _table(printed: str) -> list[tuple[str, str]]:
 
 def without_other_services(python: str) -> str:
     """A command that ends well where the other services' code is absent."""
-    others = {"site": ("aggregator", "lab"), "aggregator": ("site_agent", "lab")}[FACTS["role"]]
+    others = {"site": ("fedmap_aggregator", "fedmap_lab"), "aggregator": ("fedmap_site", "fedmap_lab")}[
+        FACTS["role"]
+    ]
     return f"{python} -c 'import importlib.util as u; assert not any(map(u.find_spec, {json.dumps(others)}))'"
 
 

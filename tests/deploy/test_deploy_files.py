@@ -63,13 +63,20 @@ def test_the_steps_of_the_compose_federation_run_on_the_python_of_any_image(modu
     assert {name for name in foreign if not name.startswith("deploy.federation")} == set()
 
 
+VERSION = r"(?:fedmap-\w+:|VERSION(?:=|:-)|newTag: |^version = \"|fedmap[\w-]*(?:\[\w+\])?==)(\d+\.\d+\.\d+)"
 VERSIONED = (
+    "pyproject.toml",
     "docker-compose.yml",
     "deploy/README.md",
     "deploy/federation/example.env",
     "deploy/site_agent/docker-compose.yml",
     "docs/clinic.md",
     *(f"deploy/{image}/Dockerfile" for image in ("aggregator", "site_agent", "lab")),
+    *(
+        f"{root}/pyproject.toml"
+        for root in ("aggregator", "common", "integrations/flower", "lab", "site_agent")
+    ),
+    *(f"integrations/flower/fedmap_flower/apps/{app}/pyproject.toml" for app in ("deployment", "simulation")),
     *(
         f"deploy/kubernetes/overlays/{overlay}/kustomization.yaml"
         for overlay in ("aggregator-postgres", "aggregator-sqlite", "site-proxy", "site-review")
@@ -80,5 +87,5 @@ VERSIONED = (
 @pytest.mark.parametrize("file", VERSIONED)
 def test_every_file_names_the_version_of_the_project(file: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    named = re.findall(r"(?:fedmap-\w+:|VERSION(?:=|:-)|newTag: )(\d+\.\d+\.\d+)", (ROOT / file).read_text())
+    named = re.findall(VERSION, (ROOT / file).read_text(), re.MULTILINE)
     assert set(named) == {project}

@@ -306,7 +306,7 @@ def test_wheels_are_chosen_for_the_oldest_c_library_not_for_the_building_machine
 def test_the_kits_own_wheels_have_one_command_and_nothing_of_the_other_services(
     role: Role, tmp_path: Path
 ) -> None:
-    own_wheels(ROOT, role, tmp_path, SOURCE.epoch)
+    own_wheels(ROOT, role.roots, tmp_path, SOURCE.epoch)
     wheels = read_wheelhouse(tmp_path)
     assert [wheel.distribution.name for wheel in wheels] == ["fedmap", role.program]
     packages, commands = set(), set[str]()

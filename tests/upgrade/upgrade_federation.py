@@ -7,10 +7,12 @@ without it, by tests/common/test_contract_compatibility.py.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,10 +46,15 @@ def previous() -> Path:
     return Path(found)
 
 
-def version_at(programs: Path) -> str:
-    code = "from importlib.metadata import version; print(version('fedmap'))"
-    command = [str(programs / "python"), "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def installed(programs: Path) -> dict[str, str]:
+    """Our distributions beside these programs, with their versions."""
+    code = (
+        "import json, importlib.metadata as m;"
+        "print(json.dumps({d.name: d.version for d in m.distributions() if d.name.startswith('fedmap')}))"
+    )
+    done = subprocess.run([programs / "python", "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +78,8 @@ def identity_files(federation: LocalFederation, *sites: str) -> dict[str, str]:
     return {str(path.relative_to(federation.directory)): file_sha256(path) for path in files}
 
 
-def test_the_previous_release_is_another_version() -> None:
-    here = Path(sys.executable).parent
-    assert version_at(previous()) != version_at(here)
+def test_the_previous_release_is_another_installation() -> None:
+    assert installed(previous()) != installed(Path(sys.executable).parent)
 
 
 def test_agents_of_the_previous_release_and_of_this_one_train_together(
@@ -91,8 +97,8 @@ def test_agents_of_the_previous_release_and_of_this_one_train_together(
         assert_same_as_simulated(federation, study, status, simulated)
         with operator(federation) as client:
             versions = {site.name: site.software_version for site in client.sites()}
-        assert versions["a"] == versions["b"] == version_at(previous())
-        assert versions["c"] != versions["a"]
+        assert versions["a"] == versions["b"] == installed(previous())["fedmap"]
+        assert versions["c"] == version("fedmap")
 
 
 def test_an_upgrade_in_the_middle_of_a_study_ends_with_the_same_models_and_the_same_keys(

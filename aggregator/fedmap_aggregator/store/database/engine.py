@@ -162,7 +162,7 @@ def _postgres_engine(database: Database, busy_seconds: float) -> Engine:
         raise ConfigError(
             "the database URL",
             ("PostgreSQL needs the driver psycopg, which is not installed",),
-            hint="Run pip install 'fedmap[aggregator,postgres]'.",
+            hint="Run pip install 'fedmap-aggregator[postgres]'.",
         ) from error
     wait = f"{max(1, round(busy_seconds * 1000))}ms"
 

@@ -196,7 +196,7 @@ def command_path(program: str) -> str:
     if not path.exists():
         raise FedmapError(
             f"the command {program} is not installed beside this Python",
-            hint="pip install -c constraints-flower.txt 'fedmap[flower-simulation]'",
+            hint="pip install -c constraints-flower.txt 'fedmap-flower[simulation]'",
         )
     return str(path)
 
