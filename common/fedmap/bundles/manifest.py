@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import StringConstraints
 
+from fedmap.files.stored_zip import ZipForm
 from fedmap.scoring.figures import CalibrationBin, Count, Estimate, Share, Short
 from fedmap.shift.reference import Reference
 from fedmap.study.plan.sections import Section
@@ -23,6 +24,19 @@ MANIFEST, SIGNATURE, MU, PSI, CARD, CALIBRATION = (
     "psi.safetensors",
     "card.md",
     "calibration.svg",
+)
+_MIB = 1 << 20
+ARCHIVE = ZipForm(
+    {
+        MANIFEST: 16 * _MIB,
+        SIGNATURE: 1024,
+        MU: 1024 * _MIB,
+        PSI: 2048 * _MIB,
+        CARD: _MIB,
+        CALIBRATION: _MIB,
+    },
+    permissions=0o100644,
+    hint="Download the file again. If that does not help, ask the federation's operator.",
 )
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

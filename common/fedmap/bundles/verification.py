@@ -31,23 +31,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedmap.bundles import standing
-from fedmap.bundles.archive import (
-    DAMAGED,
-    LIMITS,
-    Member,
-    checksum,
-    directory,
-    directory_size,
-    header_size,
-    most_bytes,
-    parse_header,
-)
-from fedmap.bundles.file_pass import FilePass
-from fedmap.bundles.manifest import CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE, Manifest
+from fedmap.bundles.manifest import ARCHIVE, CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE, Manifest
 from fedmap.bundles.verified import Step, VerifiedBundle
 from fedmap.bundles.withdrawals import Withdrawals
 from fedmap.errors import IncompatibleError, IntegrityError, LimitError, ModelError, PlanError, ServiceError
 from fedmap.files.durable import storage_error
+from fedmap.files.stored_zip import ZipReader
 from fedmap.files.tensors import head_size
 from fedmap.trust.signing import BUNDLE_KIND, parse_signature, verify_signature
 
@@ -64,6 +53,9 @@ NAMES = {
     8: "model",
     9: "shapes",
 }
+
+
+_SIGNED = replace(ARCHIVE, hint=standing.UPDATE)
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ def verify_bundle(path: Path, trust: Trust, now_unix_ms: int, *, label: str = ""
     label = label or path.name
     try:
         with _opened(path, label) as (file, size):
-            return _Verification(path, label, size, FilePass(file)).run(trust, now_unix_ms)
+            return _Verification(path, label, size, ZipReader(file, ARCHIVE)).run(trust, now_unix_ms)
     except OSError as error:
         raise storage_error(error, path) from error
 
@@ -99,24 +91,21 @@ def against_installed(bundle: VerifiedBundle, version: int | None) -> VerifiedBu
 class _Verification:
     """The steps over one open file."""
 
-    def __init__(self, path: Path, label: str, size: int, reading: FilePass) -> None:
+    def __init__(self, path: Path, label: str, size: int, reading: ZipReader) -> None:
         self._path = path
         self._label = label
         self._size = size
         self._reading = reading
-        self._members: list[Member] = []
-        self._offsets: dict[str, int] = {}
-        self._at = 0
         self._findings: dict[int, str] = {}
 
     def run(self, trust: Trust, now_unix_ms: int) -> VerifiedBundle:
         with self._step(2):  # (2) the file as a whole
-            if self._size > most_bytes():
-                raise LimitError(f"no bundle has more than {most_bytes():,} bytes", hint=DAMAGED)
+            if self._size > ARCHIVE.most_bytes:
+                raise LimitError(f"no bundle has more than {ARCHIVE.most_bytes:,} bytes", hint=ARCHIVE.hint)
         with self._step(1):  # (1) the frame of the first two members
             if not self._size:
-                raise IntegrityError("the file is empty", hint=DAMAGED)
-            written, signed = self._small(MANIFEST), self._small(SIGNATURE)
+                raise _damaged("the file is empty")
+            written, signed = self._reading.read(MANIFEST), self._reading.read(SIGNATURE)
             signature = parse_signature(signed)
         with self._step(4):  # (4)
             signer = verify_signature(signature, BUNDLE_KIND, written, trust.fingerprints)
@@ -126,11 +115,7 @@ class _Verification:
             self._check_layout(manifest)
         with self._step(2):  # (2) each member
             for entry in manifest.files:
-                if entry.size > LIMITS[entry.name]:
-                    raise LimitError(
-                        f"{entry.name} is larger than the limit of {LIMITS[entry.name]:,} bytes",
-                        hint=standing.UPDATE,
-                    )
+                _SIGNED.check_size(entry.name, entry.size)
             self._findings[2] = f"{self._size:,} bytes, every file in it within its limit"
         with self._step(3):  # (3), and the rest of (1): the frame around the members
             heads = self._members_read(manifest)
@@ -158,24 +143,8 @@ class _Verification:
             size=self._size,
             key_fingerprint=signer,
             steps=tuple(Step(number, NAMES[number], self._findings[number]) for number in sorted(NAMES)),
-            offsets=self._offsets,
+            offsets=self._reading.offsets,
         )
-
-    def _small(self, name: str) -> bytes:
-        """A member that is read into memory as a whole."""
-        member = self._header(name)
-        data = self._reading.take(member.size)
-        self._at += member.size
-        if checksum(data) != member.checksum:
-            raise IntegrityError(f"{name} is damaged", hint=DAMAGED)
-        return data
-
-    def _header(self, name: str) -> Member:
-        member = parse_header(self._reading.take(header_size(name)), name)
-        self._at += header_size(name)
-        self._members.append(member)
-        self._offsets[name] = self._at
-        return member
 
     def _check_layout(self, manifest: Manifest) -> None:
         """The members that this tier has, in their order, and a file that is as long as they make it."""
@@ -183,32 +152,47 @@ class _Verification:
         wanted = [MU, PSI, CARD] if manifest.tier == 2 else [MU, CARD]
         if names not in (wanted, [*wanted, CALIBRATION]):
             raise IncompatibleError("it does not have the files of its tier", hint=standing.UPDATE)
-        frame = sum(map(header_size, names)) + directory_size([MANIFEST, SIGNATURE, *names])
-        length = self._at + frame + sum(entry.size for entry in manifest.files)
+        signed = sum(member.size for member in self._reading.members)
+        frame = ARCHIVE.frame_size([MANIFEST, SIGNATURE, *names])
+        length = frame + signed + sum(entry.size for entry in manifest.files)
         if self._size != length:
             what = "it was cut short" if self._size < length else "there are further bytes in it"
-            raise IntegrityError(f"it has {self._size:,} bytes instead of {length:,}: {what}", hint=DAMAGED)
+            raise _damaged(f"it has {self._size:,} bytes instead of {length:,}: {what}")
         self._findings[1] = f"format {manifest.format}: {len(names) + 2} files and nothing else"
 
     def _members_read(self, manifest: Manifest) -> dict[str, bytes]:
         """Every further member once from front to back; the first bytes of the tensors are kept."""
         heads: dict[str, bytes] = {}
         for entry in manifest.files:
-            if self._header(entry.name) != Member(entry.name, entry.size, entry.crc32):
-                raise IntegrityError(f"the header of {entry.name} is not as signed", hint=DAMAGED)
-            found = self._reading.stretch(entry.size, head_size if entry.name in (MU, PSI) else None)
-            self._at += entry.size
-            if found.sha256 != entry.sha256:
-                raise IntegrityError(f"{entry.name} is not the file that was signed", hint=DAMAGED)
-            heads[entry.name] = found.head
-        frame = directory(self._members)
-        if self._reading.take(len(frame)) != frame or not self._reading.at_end():
-            raise IntegrityError("its table of contents does not fit its files", hint=DAMAGED)
+            member = self._reading.member(entry.name)
+            if (member.size, member.checksum) != (entry.size, entry.crc32):
+                raise _damaged(f"the header of {entry.name} is not as signed")
+            head = _Head()
+            if self._reading.copy(member, head.grow if entry.name in (MU, PSI) else None) != entry.sha256:
+                raise _damaged(f"{entry.name} is not the file that was signed")
+            heads[entry.name] = bytes(head.kept)
+        self._reading.end()
         self._findings[3] = f"SHA-256 of all {len(manifest.files)} files as signed"
         return heads
 
     def _step(self, number: int) -> AbstractContextManager[None]:
         return _step(self._label, number)
+
+
+class _Head:
+    """The first bytes of tensors, as many as their first piece asks for."""
+
+    def __init__(self) -> None:
+        self.kept = bytearray()
+        self._wanted = 0
+
+    def grow(self, piece: bytes) -> None:
+        self._wanted = self._wanted or head_size(piece)
+        self.kept += piece[: max(0, self._wanted - len(self.kept))]
+
+
+def _damaged(reason: str) -> IntegrityError:
+    return IntegrityError(reason, hint=ARCHIVE.hint)
 
 
 def _manifest(written: bytes) -> Manifest:

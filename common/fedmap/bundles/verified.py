@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import FileIO
 from pathlib import Path
 
 from fedmap.bundles.manifest import CALIBRATION, CARD, Manifest
@@ -56,9 +55,9 @@ class VerifiedBundle:
         """One member's bytes, compared with their digest again."""
         entry = next(entry for entry in self.manifest.files if entry.name == name)
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with self.path.open("rb") as file:
                 file.seek(self.offsets[name])
-                data = _read_all(file, entry.size)
+                data = file.read(entry.size)
         except OSError as error:
             raise storage_error(error, self.path) from error
         if sha256_hex(data) != entry.sha256:
@@ -67,12 +66,3 @@ class VerifiedBundle:
                 hint="Find out who writes to this folder; then verify the file again.",
             )
         return data
-
-
-def _read_all(file: FileIO, size: int) -> bytes:
-    """Up to `size` bytes; fewer only where the file ends."""
-    data = bytearray(size)
-    view, at = memoryview(data), 0
-    while at < size and (got := file.readinto(view[at:])):
-        at += got
-    return bytes(view[:at])

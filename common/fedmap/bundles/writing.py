@@ -7,9 +7,8 @@ Which figures a release has is the aggregator's business.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,10 @@ import numpy as np
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
-from fedmap.bundles.archive import LIMITS, ORDER, Member, checksum, directory, local_header
 from fedmap.bundles.card.picture import calibration_svg
 from fedmap.bundles.card.text import model_card
 from fedmap.bundles.manifest import (
+    ARCHIVE,
     CALIBRATION,
     CARD,
     MANIFEST,
@@ -35,15 +34,18 @@ from fedmap.bundles.manifest import (
     ThresholdValue,
 )
 from fedmap.bundles.verification import Trust, verify_bundle
-from fedmap.errors import IntegrityError, LimitError
-from fedmap.files.durable import DurableWriter, storage_error
+from fedmap.errors import IntegrityError
+from fedmap.files.durable import DurableWriter
+from fedmap.files.stored_zip import measured, write_zip
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_psi
 from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
 
-_PIECE = 1 << 20
+_WRITTEN = replace(
+    ARCHIVE, hint="A model of this size cannot be released; use a smaller one, or prior.sketch."
+)
 
 
 @dataclass(frozen=True)
@@ -60,25 +62,20 @@ def write_bundle(
     path: Path, draft: Draft, parts: Mapping[str, bytes | Path], release_key_pem: bytes
 ) -> BundleFile:
     """Puts the bundle at `path` durably. `parts`: by the names of the manifest's files."""
-    names = [name for name in ORDER if name in parts]
-    if unknown := set(parts) - set(names) | set(parts) & {MANIFEST, SIGNATURE}:
+    order = [name for name in ARCHIVE.limits if name in parts]
+    if unknown := set(parts) - set(order) | set(parts) & {MANIFEST, SIGNATURE}:
         raise ValueError(f"a bundle has no part {min(unknown)}")
-    entries = tuple(_entry(name, parts[name]) for name in names)
-    manifest = Manifest.of_draft(draft, entries)
+    known, entries = {}, []
+    for name in order:
+        known[name], digest = measured(name, parts[name], _WRITTEN)
+        size, checksum = known[name].size, known[name].checksum
+        entry = {"name": name, "size": size, "sha256": digest, "crc32": checksum}
+        entries.append(FileEntry.model_validate(entry))
+    manifest = Manifest.of_draft(draft, tuple(entries))
     written = manifest.to_json()
     signed = signature_of(release_key_pem, BUNDLE_KIND, written).to_json()
-    members = [
-        Member(MANIFEST, len(written), checksum(written)),
-        Member(SIGNATURE, len(signed), checksum(signed)),
-        *(Member(entry.name, entry.size, entry.crc32) for entry in entries),
-    ]
-    sources: dict[str, bytes | Path] = {MANIFEST: written, SIGNATURE: signed, **parts}
     with DurableWriter(path.parent) as writer:
-        for member in members:
-            writer.write(local_header(member))
-            for piece in _pieces(sources[member.name]):
-                writer.write(piece)
-        writer.write(directory(members))
+        write_zip(writer.write, _WRITTEN, {MANIFEST: written, SIGNATURE: signed, **parts}, known)
         # A part that changed between its two readings, or does not fit the model, shows here.
         trust = Trust(frozenset({fingerprint(public_key_of(release_key_pem))}))
         found = verify_bundle(writer.finish(), trust, manifest.released_unix_ms, label=path.name)
@@ -120,34 +117,6 @@ def rule_values(rule: DecisionRule) -> tuple[ThresholdValue | None, BaselineValu
         if baseline is not None
         else None,
     )
-
-
-def _entry(name: str, source: bytes | Path) -> FileEntry:
-    digest, total, size = hashlib.sha256(), 0, 0
-    for piece in _pieces(source):
-        digest.update(piece)
-        total = checksum(piece, total)
-        size += len(piece)
-        if size > LIMITS[name]:
-            raise LimitError(
-                f"{name} is larger than the limit of {LIMITS[name]:,} bytes",
-                hint="A model of this size cannot be released; use a smaller one, or prior.sketch.",
-            )
-    found = {"name": name, "size": size, "sha256": digest.hexdigest(), "crc32": total}
-    return FileEntry.model_validate(found)
-
-
-def _pieces(source: bytes | Path) -> Iterator[bytes | memoryview]:
-    if isinstance(source, bytes):
-        view = memoryview(source)
-        yield from (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
-        return
-    try:
-        with source.open("rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                yield piece
-    except OSError as error:
-        raise storage_error(error, source) from error
 
 
 def _shortest(values: np.typing.NDArray[np.float32]) -> tuple[float, ...]:

@@ -10,20 +10,17 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
-import shutil
-import struct
 import tempfile
-import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
 from fedmap.contract.v1 import drop_pb2
-from fedmap.errors import IncompatibleError, IntegrityError
-from fedmap.files.digests import file_sha256, is_digest
+from fedmap.errors import IncompatibleError, IntegrityError, LimitError
+from fedmap.files.digests import is_digest
 from fedmap.files.durable import TEMPORARY, DurableWriter, storage_error
+from fedmap.files.stored_zip import Member, Source, ZipForm, ZipReader, measured, write_zip
 from fedmap.names import is_site_name
 from fedmap.trust.certificates import Identity
 from fedmap.trust.pki import check_csr, sign, verify_chain, verify_signature, verify_with_key
@@ -32,23 +29,14 @@ FORMAT = 1
 SUFFIX = ".fedmap-drop"
 
 _CONTENT, _TENSORS, _SIGNER, _SIGNATURE = "content.pb", "tensors.safetensors", "signer.pem", "signature"
-_MIB = 1024 * 1024
-_PIECE = _MIB
-_MAX_TABLE = 64 * 1024
-_TAIL = 98  # end record, 64-bit locator and 64-bit end record
-_DAMAGE = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, RuntimeError, struct.error)
-_STAMP = (1980, 1, 1, 0, 0, 0)  # the same drop gives the same bytes but for the signature
+_MIB = 1 << 20
 _HINT = "Ask the sender for the file again; do not use this one."
-
-
-@dataclass(frozen=True)
-class DropLimits:
-    """Bytes that a reader takes at most."""
-
-    content: int = 16 * _MIB
-    tensors: int = 2048 * _MIB
-    signer: int = 64 * 1024
-    signature: int = 1024
+FORM = ZipForm(
+    {_CONTENT: 16 * _MIB, _TENSORS: 2048 * _MIB, _SIGNER: 64 * 1024, _SIGNATURE: 1024},
+    permissions=0o600,
+    hint=_HINT,
+    streamed=frozenset({_TENSORS}),
+)
 
 
 @dataclass(frozen=True)
@@ -92,91 +80,48 @@ def write(
     whole = drop_pb2.Drop()
     whole.CopyFrom(drop)
     whole.format = FORMAT
-    whole.tensors_digest = file_sha256(tensors_path) if tensors_path else ""
+    sources: dict[str, Source] = {}
+    known: dict[str, Member] = {}
+    whole.tensors_digest = ""
+    if tensors_path is not None:
+        sources[_TENSORS] = tensors_path
+        known[_TENSORS], whole.tensors_digest = measured(_TENSORS, tensors_path, FORM)
     content = whole.SerializeToString(deterministic=True)
     signature = sign(key_pem, _signed(content, whole.tensors_digest))
+    sources |= {_CONTENT: content, _SIGNER: chain_pem, _SIGNATURE: signature}
     with DurableWriter(path.parent) as writer:
-        try:
-            # Written through a second handle; the writer makes the same file durable and names it.
-            with zipfile.ZipFile(writer.path, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(_member(_CONTENT), content)
-                if tensors_path is not None:
-                    with (
-                        tensors_path.open("rb") as source,
-                        archive.open(_member(_TENSORS), "w", force_zip64=True) as target,
-                    ):
-                        shutil.copyfileobj(source, target, _PIECE)
-                archive.writestr(_member(_SIGNER), chain_pem)
-                archive.writestr(_member(_SIGNATURE), signature)
-        except OSError as error:
-            raise storage_error(error, path) from error
+        write_zip(writer.write, FORM, sources, known)
         writer.commit(path)
 
 
-def read(path: Path, limits: DropLimits | None = None, folder: Path | None = None) -> DropFile:
+def read(path: Path, folder: Path | None = None, most_tensors: int = 0) -> DropFile:
     """Reads a drop file; tensors go to a temporary file in `folder` (default: the system's).
 
-    Anything but the members, sizes and digests of the form is an `IntegrityError`.
+    Anything but the members, sizes and digests of the form is an `IntegrityError`. `most_tensors`: bytes,
+    where the limit is another than the form's.
     """
-    limits = limits or DropLimits()
+    form = replace(FORM, limits={**FORM.limits, _TENSORS: most_tensors}) if most_tensors else FORM
     try:
-        with path.open("rb") as file:
-            _check_frame(file, limits)
-            with zipfile.ZipFile(file) as archive:
-                return _read(archive, limits, folder)
-    except _DAMAGE as error:
-        raise _refused("it is damaged, or no drop file at all") from error
+        with path.open("rb", buffering=0) as file:
+            return _read(ZipReader(file, form), folder)
+    except (IntegrityError, LimitError) as error:
+        raise IntegrityError(f"the drop file cannot be used: {error.message}", hint=_HINT) from error
     except OSError as error:
         raise storage_error(error, path) from error
 
 
-def _check_frame(file: BinaryIO, limits: DropLimits) -> None:
-    """Size of the file and of its table of contents, before the zip library reads the table into memory."""
-    size = file.seek(0, os.SEEK_END)
-    if size > limits.content + limits.tensors + limits.signer + limits.signature + _MAX_TABLE:
-        raise _refused("it is larger than the limit")
-    file.seek(max(0, size - _TAIL))
-    tail = file.read(_TAIL)
-    end = tail[-22:]
-    if len(end) < 22 or end[:4] != b"PK\5\6" or end[20:] != b"\0\0":
-        raise _refused("it is cut short, or no drop file at all")
-    (table,) = struct.unpack_from("<L", end, 12)
-    if tail[-42:-38] == b"PK\6\7" and len(tail) == _TAIL:  # the 64-bit form, for files of gigabytes
-        (table,) = struct.unpack_from("<Q", tail, 40)
-    if table > _MAX_TABLE:
-        raise _refused("its table of contents is too large")
-
-
-def _read(archive: zipfile.ZipFile, limits: DropLimits, folder: Path | None) -> DropFile:
-    members = _checked_members(archive, limits)
-    content = archive.read(members[_CONTENT])
+def _read(reading: ZipReader, folder: Path | None) -> DropFile:
+    content = reading.read(_CONTENT)
     drop = _parsed(content)
-    signer, signature = archive.read(members[_SIGNER]), archive.read(members[_SIGNATURE])
-    if (_TENSORS in members) != bool(drop.tensors_digest):
-        raise _refused("the tensors are missing, or are there without being named")
-    tensors = _extracted(archive, members[_TENSORS], drop, folder) if drop.tensors_digest else None
+    tensors = _extracted(reading, drop, folder) if drop.tensors_digest else None
+    try:
+        signer, signature = reading.read(_SIGNER), reading.read(_SIGNATURE)
+        reading.end()
+    except BaseException:
+        if tensors is not None:
+            tensors.unlink(missing_ok=True)
+        raise
     return DropFile(drop, tensors, signer, signature, _signed(content, drop.tensors_digest))
-
-
-def _checked_members(archive: zipfile.ZipFile, limits: DropLimits) -> dict[str, zipfile.ZipInfo]:
-    """The members by name: each known, there once, stored as it is, and within its limit."""
-    allowed = {
-        _CONTENT: limits.content,
-        _TENSORS: limits.tensors,
-        _SIGNER: limits.signer,
-        _SIGNATURE: limits.signature,
-    }
-    members = {info.filename: info for info in archive.infolist()}
-    if len(members) != len(archive.infolist()) or not members.keys() <= allowed.keys():
-        raise _refused("it has members that a drop file does not have")
-    if missing := allowed.keys() - members.keys() - {_TENSORS}:
-        raise _refused(f"{min(missing)} is missing")
-    for name, info in members.items():
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise _refused(f"{name} is compressed")
-        if info.file_size > allowed[name]:
-            raise _refused(f"{name} is larger than the limit of {allowed[name]} bytes")
-    return members
 
 
 def _parsed(content: bytes) -> drop_pb2.Drop:
@@ -196,18 +141,14 @@ def _parsed(content: bytes) -> drop_pb2.Drop:
     return drop
 
 
-def _extracted(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, drop: drop_pb2.Drop, folder: Path | None
-) -> Path:
+def _extracted(reading: ZipReader, drop: drop_pb2.Drop, folder: Path | None) -> Path:
     """The tensors in a temporary file, which stays only when their digest fits."""
+    member = reading.member(_TENSORS)
     descriptor, name = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
-    path, digest, whole = Path(name), hashlib.sha256(), False
+    path, whole = Path(name), False
     try:
-        with os.fdopen(descriptor, "wb") as target, archive.open(member) as source:
-            while piece := source.read(_PIECE):
-                digest.update(piece)
-                target.write(piece)
-        whole = digest.hexdigest() == drop.tensors_digest
+        with os.fdopen(descriptor, "wb") as target:
+            whole = reading.copy(member, target.write) == drop.tensors_digest
     finally:
         if not whole:
             path.unlink(missing_ok=True)
@@ -220,9 +161,5 @@ def _signed(content: bytes, tensors_digest: str) -> bytes:
     return hashlib.sha256(content).digest() + bytes.fromhex(tensors_digest)
 
 
-def _member(name: str) -> zipfile.ZipInfo:
-    return zipfile.ZipInfo(name, _STAMP)
-
-
 def _refused(reason: str) -> IntegrityError:
-    return IntegrityError(f"the drop file cannot be used: {reason}", hint=_HINT)
+    return IntegrityError(reason, hint=_HINT)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import ValidationError
 
-from fedmap.bundles.archive import most_bytes
+from fedmap.bundles.manifest import ARCHIVE
 from fedmap.errors import (
     ConflictError,
     IntegrityError,
@@ -116,10 +116,10 @@ def _checked(remote: Remote) -> Remote:
             f"the source calls its file {shown(remote.file_name)}, which is no bundle's name",
             hint="Check the address, or ask who gave it to you.",
         )
-    if not 0 < remote.size <= most_bytes():
+    if not 0 < remote.size <= ARCHIVE.most_bytes:
         raise LimitError(
             f"the source announces {remote.size} bytes for {remote.file_name}",
-            hint=f"A bundle has from 1 to {most_bytes()} bytes. Ask who runs the source.",
+            hint=f"A bundle has from 1 to {ARCHIVE.most_bytes} bytes. Ask who runs the source.",
         )
     return remote
 

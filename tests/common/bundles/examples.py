@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import torch
 
@@ -13,8 +14,8 @@ from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.pooling.baseline import Baseline
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.values import Prior, initial_prior
-from fedmap.bundles.archive import Member, checksum, directory, local_header
 from fedmap.bundles.manifest import (
+    ARCHIVE,
     MANIFEST,
     SIGNATURE,
     DataSummary,
@@ -37,6 +38,7 @@ from fedmap.bundles.writing import (
     write_bundle,
 )
 from fedmap.files.digests import sha256_hex
+from fedmap.files.stored_zip import Member
 from fedmap.metrics import Threshold
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.figures import CalibrationBin, Estimate
@@ -235,9 +237,9 @@ def forge(path: Path, written: bytes, parts: Mapping[str, bytes], key: bytes) ->
 
 def pack(path: Path, contents: Sequence[tuple[str, bytes]]) -> Path:
     """The frame of a bundle around any members."""
-    members = [Member(name, len(data), checksum(data)) for name, data in contents]
-    stored = [local_header(member) + data for member, (_, data) in zip(members, contents, strict=True)]
-    path.write_bytes(b"".join(stored) + directory(members))
+    members = [Member(name, len(data), crc32(data)) for name, data in contents]
+    stored = [member.header() + data for member, (_, data) in zip(members, contents, strict=True)]
+    path.write_bytes(b"".join(stored) + ARCHIVE.directory(members))
     return path
 
 
@@ -245,7 +247,7 @@ def manifest_of(draft: Draft, parts: Mapping[str, bytes]) -> Manifest:
     """The manifest that fits these parts, or those that are among its names."""
     entries = tuple(
         FileEntry.model_validate(
-            {"name": name, "size": len(data), "sha256": sha256_hex(data), "crc32": checksum(data)}
+            {"name": name, "size": len(data), "sha256": sha256_hex(data), "crc32": crc32(data)}
         )
         for name, data in parts.items()
     )

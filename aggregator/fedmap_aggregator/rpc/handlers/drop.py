@@ -95,8 +95,7 @@ class DropHandler:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(dir=self._folder)))
             path = self._received(folder, chunks)
-            limits = drop_files.DropLimits(tensors=self._max_tensors)
-            file = drop_files.read(path, limits, folder)
+            file = drop_files.read(path, folder, self._max_tensors)
             site = check_site_name(file.drop.site)
             file.verify(self._signing.client_ca_pem, self._now(), Identity("site", site))
             match file.drop.WhichOneof("content"):
