@@ -9,25 +9,40 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from fedmap.errors import StateError
 from fedmap.files.digests import file_sha256
 from fedmap.process.fault_points import VARIABLE
 from fedmap_lab.local.federation import LocalFederation
 from tests.services.outcome import assert_same_as_simulated
-from tests.services.studies import SmallStudy, assemble, operator, small_study, start, wait_until_ended
+from tests.services.studies import (
+    SmallStudy,
+    assemble,
+    operator,
+    run_through,
+    small_study,
+    start,
+    wait_until_ended,
+)
 
 PREVIOUS = "FEDMAP_PREVIOUS"
 ENDS_WITHIN_SECONDS = 120
 SIGKILLED = -9
 PATIENT = "[limits]\nsilent_after_seconds = 3600.0\n"
 """A machine that is busy with the build must not make a site look silent: every round waits for all."""
+
+AFTERWARDS = 'egress = "automatic"\nmin_rows = 10\nmin_events = 0\n'
+BUNDLE = "toy-t3-1"
 
 
 @dataclass
@@ -114,6 +129,7 @@ def test_an_upgrade_in_the_middle_of_a_study_ends_with_the_same_models_and_the_s
         federation.run_site("c", {VARIABLE: "agent.trained:2"})  # stops the study in its second round
         assert federation.process("c").wait(timeout=ENDS_WITHIN_SECONDS) == SIGKILLED
         assert federation.stop("aggregator") == 0
+        schema = schema_of(federation)
         keys = identity_files(federation, "a", "b", "c")
         federation.older.discard("aggregator")
         federation.serve()  # the new version, on the state folder of the old one
@@ -125,16 +141,92 @@ def test_an_upgrade_in_the_middle_of_a_study_ends_with_the_same_models_and_the_s
         assert_same_as_simulated(federation, study, status, simulated)
         assert identity_files(federation, "a", "b", "c") == keys
         federation.aggregator("audit", "verify")
-        # There is no way back without the backup: the old version refuses the upgraded database, in words.
+        # Back to the old version: where the tables have changed it refuses, in words; else it goes on.
         federation.stop("aggregator")
         federation.older.add("aggregator")
-        refused = subprocess.run(
-            [federation.program("aggregator", "fedmap-aggregator"), "serve"],
-            env=federation.environment("aggregator"),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ENDS_WITHIN_SECONDS,
+        if schema_of(federation) != schema:
+            with pytest.raises(StateError, match="newer version"):
+                federation.aggregator("serve")
+        else:
+            federation.serve()
+            assert wait_until_ended(federation, study).prior_digest == status.prior_digest
+
+
+def test_answers_that_wait_for_a_person_are_released_after_the_upgrade(
+    tmp_path: Path, study: SmallStudy
+) -> None:
+    simulated = study.simulated()
+    sites = [site.name for site in study.sites]
+    older = {"aggregator", *sites}
+    with MixedFederation(
+        tmp_path / "federation", egress="review", aggregator_toml=PATIENT, older=older
+    ) as federation:
+        assemble(federation, study)
+        start(federation, study)
+        for site in sites:
+            federation.run_site(site)
+        waiting = {site: first_to_review(federation, site) for site in sites}
+        federation.stop_all()
+        federation.older.clear()
+        federation.serve()
+        for site in sites:
+            (federation.site_folder(site) / "policy.toml").write_text(AFTERWARDS)
+            assert federation.waiting_for_review(site) == waiting[site]
+            federation.site(site, "release", *waiting[site], "--approver", "test")
+            federation.run_site(site)
+        status = wait_until_ended(federation, study)
+        assert [entry.answered for entry in status.history] == [3, 3, 3]
+        assert_same_as_simulated(federation, study, status, simulated)
+
+
+def test_a_backup_and_a_bundle_of_the_previous_release_are_read_by_this_one(
+    tmp_path: Path, study: SmallStudy
+) -> None:
+    older = {"aggregator", "clinic", *(site.name for site in study.sites)}
+    backup, patients = tmp_path / "centre.backup", study.sites[0].data
+    with MixedFederation(tmp_path / "federation", aggregator_toml=PATIENT, older=older) as federation:
+        status = run_through(federation, study)
+        federation.aggregator("bundle", "release", study.name, "--tier", "3")
+        federation.aggregator("bundle", "download", BUNDLE, "--out", str(tmp_path))
+        listed = federation.aggregator("bundle", "list", "--json")
+        federation.aggregator("backup", "--out", str(backup))
+        key = json.loads(listed)["key_fingerprint"]
+        predicted = [predictions(federation, tmp_path, patients, key, age) for age in ("old", "new")]
+        assert predicted[0] == predicted[1]
+        federation.stop_all()
+        federation.older.clear()
+        (federation.aggregator_folder / "state").rename(tmp_path / "lost")
+        federation.aggregator("restore", str(backup))
+        federation.serve()
+        assert federation.aggregator("bundle", "list", "--json") == listed
+        assert wait_until_ended(federation, study).prior_digest == status.prior_digest
+        federation.aggregator("audit", "verify")
+
+
+def first_to_review(federation: LocalFederation, site: str) -> list[str]:
+    """What waits for a person, as soon as something does."""
+    for _ in range(ENDS_WITHIN_SECONDS):
+        if found := federation.waiting_for_review(site):
+            return found
+        time.sleep(0.5)
+    raise AssertionError(federation.tail(site))
+
+
+def predictions(federation: MixedFederation, folder: Path, patients: Path, key: str, age: str) -> bytes:
+    """What a clinic predicts with the bundle: by the old version, which also installs it, or by the new."""
+    if age == "new":
+        federation.older.discard("clinic")
+    else:
+        federation.clinic(
+            "clinic", "bundle", "install", str(folder / f"{BUNDLE}.fedmap"), "--fingerprint", key
         )
-        assert refused.returncode == 1
-        assert "newer version" in refused.stderr
+    out = folder / f"{age}.csv"
+    federation.clinic("clinic", "predict", "--bundle", BUNDLE, "--data", str(patients), "--out", str(out))
+    return out.read_bytes()
+
+
+def schema_of(federation: LocalFederation) -> str:
+    """Which revision the tables of the aggregator's database have."""
+    (database,) = (federation.aggregator_folder / "state").glob("*.db")
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return str(connection.execute("SELECT version_num FROM fedmap_schema").fetchone()[0])

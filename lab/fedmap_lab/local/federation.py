@@ -253,7 +253,8 @@ def command_path(program: str) -> Path:
     if not path.exists():
         raise FedmapError(
             f"the command {program} is not installed beside this Python",
-            hint="run `make demo` or `pip install -e '.[dev]'` in the project's folder",
+            hint="run `make demo`, or in the project's folder: "
+            "pip install ./common ./aggregator ./site_agent ./lab",
         )
     return path
 
