@@ -32,7 +32,7 @@ ROOMS = {
         *("errors", "names", "contract", "files", "process", "trust"),
         *("algorithm.settings", "algorithm.seeding", "algorithm.examples"),
         *("algorithm.model", "algorithm.prior", "algorithm.fit", "algorithm.pooling", "algorithm"),
-        *("metrics", "study.plan", "scoring", "data.table", "data.rules", "data.eicu", "data"),
+        *("outcomes", "metrics", "study.plan", "scoring", "data.table", "data.rules", "data.eicu", "data"),
         *("shift.told", "shift", "study.course", "study.tensors", "study"),
         *("bundles.manifest", "bundles.moments", "bundles.card", "bundles", "transport", "web"),
     ),
@@ -55,7 +55,7 @@ ROOMS = {
 }
 """The rooms of each package in their one order: a dotted prefix, or a module that stands alone."""
 MOST_MODULES, MOST_LINES = 13, 1_600
-LIKE_THINGS = ("fedmap.metrics", "fedmap_lab.cohorts", "fedmap_lab.methods")
+LIKE_THINGS = ("fedmap_lab.cohorts", "fedmap_lab.methods")
 """Folders of like things, one method or one cohort a file: they may hold more."""
 # What a layer over another runtime may take of the services: stages that know no network and no database.
 STAGES = (

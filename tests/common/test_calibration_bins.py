@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lifelines import KaplanMeierFitter
 
-from fedmap.metrics.follow_up import FollowUp
-from fedmap.metrics.kaplan_meier import observed_risk
+from fedmap.metrics.follow_up import FollowUp, observed_risk
 from fedmap.scoring.calibration_bins import BINS, BinTerms, bin_of, bin_range, joined_bins, pool_bins
 from fedmap.scoring.meta_analysis import wilson
 

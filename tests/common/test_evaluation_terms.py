@@ -17,8 +17,8 @@ from fedmap.metrics import Metric, SkippedMetric, Threshold
 from fedmap.metrics.names import metric_names
 from fedmap.scoring.calibration_bins import bin_of
 from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.scoring.evaluation import Scoring
 from fedmap.scoring.evaluation_terms import (
-    Scoring,
     Subgroup,
     calibration_terms,
     measure_with_errors,

@@ -19,7 +19,7 @@ from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import IncompatibleError, ModelError
 from fedmap.metrics import Metric, MetricResult, SkippedMetric
 from fedmap.scoring.decision_rules import pool_rule
-from fedmap.scoring.evaluation import local_rule, score
+from fedmap.scoring.evaluation import Scoring, local_rule
 from fedmap.study.answers import result_of, rule_message, rule_terms_of
 from fedmap.study.models import model_of
 from fedmap.study.personalisation import fine_tune
@@ -58,7 +58,7 @@ def fine_tuned_scores(
     assert isinstance(fit, LocalFit)
     own = SiteParameters(fit.theta, fit.buffers)
     rule = local_rule(terms.plan, model, own, data.train, data.validation)
-    return list(score(terms.plan, model, own, rule, data.test, data.train))
+    return list(Scoring(terms.plan, model, own, rule, data.test, data.train).measure())
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,8 @@ def test_a_consensus_round_scores_the_sites_model_and_not_what_it_sends(tmp_path
 
     def on_validation_rows(parameters: SiteParameters) -> list[MetricResult]:
         rule = local_rule(plan, model, parameters, data.train, data.validation)
-        return list(score(plan, model, parameters, rule, data.validation, data.train, [plan.task.metric]))
+        scoring = Scoring(plan, model, parameters, rule, data.validation, data.train)
+        return list(scoring.measure([plan.task.metric]))
 
     personal = [result_of(one) for one in work.content.validation_scores if one.model == "personal"]
     assert personal == on_validation_rows(work.model.parameters)

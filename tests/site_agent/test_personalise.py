@@ -29,7 +29,7 @@ from fedmap.errors import (
     StateError,
 )
 from fedmap.metrics import Metric
-from fedmap.scoring.evaluation import outputs, probabilities, score
+from fedmap.scoring.evaluation import Scoring, outputs, probabilities
 from fedmap.study.models import model_of
 from fedmap.study.personalisation import fine_tune
 from fedmap_site.personalise.comparison import Figure, compare, signed, too_few
@@ -125,9 +125,8 @@ def test_a_personal_model_that_is_worse_is_called_worse(home: Path) -> None:
 def test_the_figures_are_those_of_the_evaluation(home: Path) -> None:
     done = personalised(home)
     for ready, place in ((done.shared, "before"), (done.personal, "after")):
-        results = score(
-            ready.plan, ready.model, ready.parameters, ready.rule, done.data.test, done.data.train
-        )
+        rows = (done.data.test, done.data.train)
+        results = Scoring(ready.plan, ready.model, ready.parameters, ready.rule, *rows).measure()
         for result, compared in zip(results, done.comparison.metrics, strict=True):
             assert isinstance(result, Metric)
             figure: Figure = getattr(compared, place)

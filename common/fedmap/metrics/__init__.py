@@ -7,14 +7,16 @@ without loading scikit-learn. What measures is imported by its own name:
     fedmap.metrics.survival         log-hazards and risks over time
     fedmap.metrics.thresholds       the cut of a binary prediction
 
+A metric is a row of METRICS in `names` (label, kinds of outcome, ideal) and a `Measure` in the table of each
+kind that has it (BINARY, MULTICLASS, SURVIVAL): its value, and the same under row weights for its error.
+
 In: predictions, outcomes.
-Out: metrics with their intervals, or why there is none.
+Out: metrics with their errors, or why there is none.
 May import: algorithm and below.
 """
 
 from fedmap.metrics.names import (
     METRICS,
-    TaskKind,
     higher_is_better,
     metric_label,
     metric_names,
@@ -28,7 +30,6 @@ __all__ = [
     "Metric",
     "MetricResult",
     "SkippedMetric",
-    "TaskKind",
     "Threshold",
     "higher_is_better",
     "metric_label",

@@ -32,11 +32,13 @@ _EDGE = float(np.finfo(np.float32).eps)
 _CONSTANT = 1e-9
 _WIDEST_SHIFT = 100.0
 """Beyond any shift that clipped predictions (at most 16 from zero on either link) can need."""
+NEWTON_CLOSE = 1e-8
+_SHIFT_STEPS = 10
 
 
 def logistic_slope(risk: Floats, target: Classes) -> float:
     """The coefficient of logit(risk) in an unpenalised logistic regression of the outcome."""
-    score = standardised(logit(_clipped(risk)))
+    score = standardised(log_odds(risk))
     positive, negative = score.values[target == 1], score.values[target == 0]
     if negative.max() <= positive.min() or positive.max() <= negative.min():
         raise NotMeasurableError("the score separates the classes completely, so no finite slope exists")
@@ -53,7 +55,7 @@ def logistic_slope(risk: Floats, target: Classes) -> float:
 
 def logit_intercept(risk: Floats, observed: float) -> float:
     """The shift of logit(risk) that makes the mean risk equal the observed share."""
-    return _shift(logit(_clipped(risk)), expit, observed)
+    return _shift(log_odds(risk), expit, observed)
 
 
 def cloglog_intercept(risk: Floats, observed: float) -> float:
@@ -62,7 +64,7 @@ def cloglog_intercept(risk: Floats, observed: float) -> float:
     def inverse(log_hazard: Floats) -> Floats:
         return np.asarray(-np.expm1(-np.exp(log_hazard)))
 
-    return _shift(np.log(-np.log1p(-_clipped(risk))), inverse, observed)
+    return _shift(cloglog(risk), inverse, observed)
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,38 @@ def standardised(score: Floats) -> Standardised:
     return Standardised((score - score.mean()) / spread, spread)
 
 
+def log_odds(risk: Floats) -> Floats:
+    return logit(_clipped(risk))
+
+
+def cloglog(risk: Floats) -> Floats:
+    """The log cumulative hazard."""
+    return np.asarray(np.log(-np.log1p(-_clipped(risk))))
+
+
 def _clipped(risk: Floats) -> Floats:
     return np.clip(risk, _EDGE, 1.0 - _EDGE)
+
+
+def shift_of_draws(
+    score: Floats,
+    risk: Callable[[Floats], tuple[Floats, Floats, Floats]],
+    start: float,
+    observed: Floats,
+    weights: Floats,
+) -> Floats:
+    """The shift of each draw, by Newton's method from that of all rows; NaN where it does not settle.
+
+    `risk` gives the risk of a score, and two factors of its slope.
+    """
+    total = weights.sum(1)
+    shift, step = np.full(len(weights), start), np.full(len(weights), np.inf)
+    with np.errstate(all="ignore"):
+        for _ in range(_SHIFT_STEPS):
+            level, first, second = risk(score + shift[:, None])
+            step = (observed - (weights * level).sum(1) / total) / ((weights * first * second).sum(1) / total)
+            shift = shift + step
+    return np.where(np.abs(step) < NEWTON_CLOSE, shift, np.nan)
 
 
 def _shift(score: Floats, inverse: Callable[[Floats], Floats], observed: float) -> float:

@@ -1,7 +1,8 @@
-"""Right-censored follow-up, and how well a score orders and scales it up to a limit.
+"""Right-censored follow-up, how well a score orders and scales it up to a limit, and the risk it shows.
 
 Holds the two rules that every survival metric shares: what "followed up to the horizon" means, and which
-data cannot be compared or fitted at all. Absolute risks are not known here.
+data cannot be compared or fitted at all. A risk is never extrapolated: whoever asks for it looks first at how
+many rows are followed up to the horizon.
 """
 
 from __future__ import annotations
@@ -103,3 +104,37 @@ def cox_slope(follow_up: FollowUp, log_hazard: Floats) -> float:
             # The inputs are checked above: what is left is a Newton search that went astray.
             raise NotMeasurableError("the recalibration did not converge") from None
     return float(model.coef_[0]) / score.spread
+
+
+@dataclass(frozen=True)
+class ObservedRisk:
+    """P(event by the horizon) in one group of rows."""
+
+    risk: float
+    variance: float  # Greenwood's
+    events: int  # by the horizon
+    followed: int  # rows seen event-free up to the horizon
+
+    @property
+    def effective_rows(self) -> float:
+        """Rows of full follow-up that would give the same variance (Cutler and Ederer)."""
+        if self.variance <= 0:
+            return float(self.events + self.followed)
+        return self.risk * (1 - self.risk) / self.variance
+
+
+def observed_risk(rows: FollowUp, horizon: float) -> ObservedRisk:
+    """Kaplan and Meier's risk of these rows at the horizon; 0 where no event has happened by then."""
+    until = rows.until(horizon)
+    followed = int((until.time > horizon).sum())
+    times, deaths = np.unique(until.time[until.event], return_counts=True)
+    if not times.size:
+        return ObservedRisk(0.0, 0.0, 0, followed)
+    ordered = np.sort(until.time)
+    at_risk = until.time.size - np.searchsorted(ordered, times, side="left")
+    survival = float(np.prod(1 - deaths / at_risk))
+    left = at_risk - deaths
+    if not left.all():  # everybody at risk had the event
+        return ObservedRisk(1.0, 0.0, int(deaths.sum()), followed)
+    variance = survival**2 * float(np.sum(deaths / (at_risk * left)))
+    return ObservedRisk(1 - survival, variance, int(deaths.sum()), followed)

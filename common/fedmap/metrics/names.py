@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from fedmap.errors import PlanError
-
-TaskKind = Literal["binary", "multiclass", "cox"]
+from fedmap.outcomes import OutcomeKind
 
 
 @dataclass(frozen=True)
@@ -21,11 +19,18 @@ class MetricDescription:
     """One metric of the table."""
 
     label: str
-    kinds: tuple[TaskKind, ...]
+    kinds: tuple[OutcomeKind, ...]
     ideal: float
     """The value of a perfect model: 1 or 0."""
     two_sided: bool = False
     """True where the value can miss the ideal on either side, so that neither more nor less is better."""
+    one_sided: bool = False
+    """True where the value has no bound away from the ideal."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every value lies between 0 and 1."""
+        return not (self.two_sided or self.one_sided)
 
 
 METRICS: Mapping[str, MetricDescription] = MappingProxyType(
@@ -44,17 +49,17 @@ METRICS: Mapping[str, MetricDescription] = MappingProxyType(
         "calibration_intercept": MetricDescription(
             "Calibration intercept", ("binary", "cox"), 0.0, two_sided=True
         ),
-        "log_loss": MetricDescription("Log loss", ("binary", "multiclass"), 0.0),
+        "log_loss": MetricDescription("Log loss", ("binary", "multiclass"), 0.0, one_sided=True),
     }
 )
 
 
-def metric_names(kind: TaskKind) -> tuple[str, ...]:
+def metric_names(kind: OutcomeKind) -> tuple[str, ...]:
     """All metrics measured for a kind of task, in the order they are reported."""
     return tuple(name for name, metric in METRICS.items() if kind in metric.kinds)
 
 
-def primary_metric_names(kind: TaskKind) -> tuple[str, ...]:
+def primary_metric_names(kind: OutcomeKind) -> tuple[str, ...]:
     """Those that can rank models. Calibration cannot: a model with no skill at all can be well calibrated."""
     return tuple(name for name in metric_names(kind) if not METRICS[name].two_sided)
 
@@ -81,7 +86,7 @@ def shortfall(name: str, value: float) -> float:
     return abs(value - _described(name).ideal)
 
 
-def chosen_metric_names(kind: TaskKind, only: Collection[str] | None) -> tuple[str, ...]:
+def chosen_metric_names(kind: OutcomeKind, only: Collection[str] | None) -> tuple[str, ...]:
     """The metrics to measure: all of the kind, or those asked for, in the order of the table."""
     known = metric_names(kind)
     if only is None:

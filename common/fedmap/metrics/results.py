@@ -7,9 +7,8 @@ A metric that cannot be computed is never left out, never NaN and never a defaul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fedmap.errors import TrainingError
 
@@ -48,7 +47,6 @@ class Threshold:
 
 
 MetricResult = Metric | SkippedMetric
-Scored = TypeVar("Scored")
 
 
 class Noted(NamedTuple):
@@ -59,28 +57,11 @@ class Noted(NamedTuple):
 
 
 class NotMeasurableError(Exception):
-    """Raised inside this package where data cannot give a metric; always caught by `measure`."""
+    """Raised inside this package where data cannot give a metric; always caught by `Scores`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def measure(
-    names: Sequence[str], table: Mapping[str, Callable[[Scored], float | Noted]], scored: Scored
-) -> tuple[MetricResult, ...]:
-    """Run the table's computation of each named metric and record what came of it."""
-    return tuple(_measured(name, table[name], scored) for name in names)
-
-
-def _measured(name: str, compute: Callable[[Scored], float | Noted], scored: Scored) -> MetricResult:
-    try:
-        result = compute(scored)
-    except NotMeasurableError as skipped:
-        return SkippedMetric(name, skipped.reason)
-    if isinstance(result, Noted):
-        return Metric(name, result.value, result.note)
-    return Metric(name, result)
 
 
 def row_count(count: int, part: str = "test") -> str:

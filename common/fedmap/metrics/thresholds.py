@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_curve
 
 from fedmap.errors import TrainingError
-from fedmap.metrics.calibration import logit_intercept
+from fedmap.metrics.calibration import log_odds, logit_intercept
 from fedmap.metrics.inputs import AnyArray, Classes, Floats, checked_probabilities, class_indices
 from fedmap.metrics.results import Threshold, row_count
 
@@ -67,8 +67,7 @@ def _at_prevalence(scores: Floats, outcome: Classes) -> Threshold:
     share = float(outcome.mean())
     if np.bincount(outcome, minlength=2).min() < _LEAST_FOR_SLOPE:
         return Threshold(float(expit(logit(share) - logit_intercept(scores, share))))
-    edge = float(np.finfo(np.float32).eps)
-    score = logit(np.clip(scores, edge, 1 - edge))
+    score = log_odds(scores)
     # A trace of a penalty: complete separation must not send the slope to infinity.
     model = LogisticRegression(C=1e3, tol=1e-9, max_iter=1000).fit(score[:, None], outcome)
     slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])

@@ -7,7 +7,9 @@ in `decision_rules`, which the centre can use without any of the libraries that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,22 +21,13 @@ from fedmap.algorithm.pooling.baseline import baseline_terms, pool_baseline
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import TrainingError
 from fedmap.metrics import MetricResult, SkippedMetric, metric_names
-from fedmap.metrics.classification import classification_metrics, multiclass_metrics
-from fedmap.metrics.survival import survival_metrics
+from fedmap.metrics.classification import binary_scores, multiclass_scores
+from fedmap.metrics.inputs import Bools
+from fedmap.metrics.scores import Scores
+from fedmap.metrics.survival import survival_scores
 from fedmap.metrics.thresholds import choose_threshold
-from fedmap.scoring.decision_rules import DecisionRule, RuleTerms, pool_rule
+from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.study.plan import StudyPlan
-
-__all__ = [
-    "DecisionRule",
-    "RuleTerms",
-    "local_rule",
-    "outputs",
-    "pool_rule",
-    "probabilities",
-    "rule_terms",
-    "score",
-]
 
 ROWS_AT_ONCE = 4096
 _ROUNDED_RULES = ("youden", "sensitivity")  # their threshold is the probability of one validation row
@@ -108,42 +101,51 @@ def rule_terms(
     return RuleTerms(value, len(validation))
 
 
-def score(
-    plan: StudyPlan,
-    model: Model,
-    parameters: SiteParameters,
-    rule: DecisionRule,
-    test: Examples,
-    follow_up: Examples,
-    only: Collection[str] | None = None,
-) -> tuple[MetricResult, ...]:
-    """Metrics of one model on test rows. `follow_up` gives the censoring of a survival task."""
-    names: Sequence[str] = metric_names(plan.task.kind) if only is None else tuple(only)
-    if not len(test):
-        return tuple(SkippedMetric(name, "no test rows") for name in names)
-    raw = outputs(model, parameters, test.features)
-    if plan.task.kind == "cox":
-        assert test.event is not None
-        assert follow_up.event is not None
-        assert plan.task.horizon is not None
-        eta = raw[:, 0]
-        return survival_metrics(
-            eta.numpy(),
-            None if rule.baseline is None else rule.baseline.risk(eta).numpy(),
-            np.asarray(plan.task.grid),
-            plan.task.horizon,
-            test.target.numpy(),
-            test.event.numpy(),
-            follow_up.target.numpy(),
-            follow_up.event.numpy(),
-            only=only,
-        )
-    scores = probabilities(model, raw).numpy()
-    if plan.task.kind == "multiclass":
-        return multiclass_metrics(scores, test.target.numpy(), only=only)
-    if rule.threshold is None:
-        raise TrainingError(
-            "a binary task is scored with a threshold, and none was chosen",
-            hint="choose the threshold on validation rows first (task.threshold in the plan)",
-        )
-    return classification_metrics(scores, test.target.numpy(), rule.threshold.value, only=only)
+@dataclass(frozen=True)
+class Scoring:
+    """One model with its rule, and the rows that it is scored on."""
+
+    plan: StudyPlan
+    model: Model
+    parameters: SiteParameters
+    rule: DecisionRule
+    test: Examples  # scaled
+    follow_up: Examples  # gives the censoring of a survival task
+    seed: int = 0  # of errors and draws
+
+    def on(self, rows: Bools) -> Scoring:
+        """The same on some of the test rows."""
+        test, chosen = self.test, torch.from_numpy(rows)
+        event = None if test.event is None else test.event[chosen]
+        return replace(self, test=Examples(test.features[chosen], test.target[chosen], event))
+
+    def scores(self) -> Scores[Any]:
+        """The model's predictions beside their outcomes; there must be test rows."""
+        task, test, follow_up = self.plan.task, self.test, self.follow_up
+        raw = outputs(self.model, self.parameters, test.features)
+        if task.kind == "cox":
+            assert test.event is not None
+            assert follow_up.event is not None
+            assert task.horizon is not None
+            eta = raw[:, 0]
+            risk = None if self.rule.baseline is None else self.rule.baseline.risk(eta).numpy()
+            seen = (test.target, test.event, follow_up.target, follow_up.event)
+            return survival_scores(
+                eta.numpy(), risk, np.asarray(task.grid), task.horizon, *(part.numpy() for part in seen)
+            )
+        predicted, target = probabilities(self.model, raw).numpy(), test.target.numpy()
+        if task.kind == "multiclass":
+            return multiclass_scores(predicted, target)
+        if self.rule.threshold is None:
+            raise TrainingError(
+                "a binary task is scored with a threshold, and none was chosen",
+                hint="choose the threshold on validation rows first (task.threshold in the plan)",
+            )
+        return binary_scores(predicted, target, self.rule.threshold.value)
+
+    def measure(self, only: Collection[str] | None = None) -> tuple[MetricResult, ...]:
+        """Every metric of the plan's kind of task, or some."""
+        if not len(self.test):
+            names = metric_names(self.plan.task.kind) if only is None else only
+            return tuple(SkippedMetric(name, "no test rows") for name in names)
+        return self.scores().measure(only)

@@ -11,22 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedmap.algorithm.examples import Examples
-from fedmap.algorithm.fit.values import Model
-from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.metrics import Metric, MetricResult, SkippedMetric
-from fedmap.metrics.follow_up import FollowUp
+from fedmap.metrics import MetricResult, SkippedMetric
+from fedmap.metrics.follow_up import FollowUp, observed_risk
 from fedmap.metrics.inputs import Bools, Floats
-from fedmap.metrics.kaplan_meier import observed_risk
-from fedmap.metrics.weighted_classification import classification_errors, multiclass_errors
-from fedmap.metrics.weighted_survival import survival_errors
 from fedmap.scoring.calibration_bins import BINS, BinTerms, bin_of, joined_bins
-from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.disclosure import is_small_cell, part_counts
-from fedmap.scoring.evaluation import outputs, probabilities, score
+from fedmap.scoring.evaluation import Scoring, outputs, probabilities
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import subgroups_of
 
@@ -51,56 +43,14 @@ class Subgroup:
     measured: Measured
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """One model with its rule, and the rows that it is scored on."""
-
-    plan: StudyPlan
-    model: Model
-    parameters: SiteParameters
-    rule: DecisionRule
-    test: Examples  # scaled
-    follow_up: Examples  # gives the censoring of a survival task
-    seed: int
-
-    def on(self, rows: Bools) -> Scoring:
-        """The same on some of the test rows."""
-        test, chosen = self.test, torch.from_numpy(rows)
-        event = None if test.event is None else test.event[chosen]
-        part = Examples(test.features[chosen], test.target[chosen], event)
-        return Scoring(self.plan, self.model, self.parameters, self.rule, part, self.follow_up, self.seed)
-
-
 def measure_with_errors(scoring: Scoring, only: Sequence[str] | None = None) -> tuple[Measured, ...]:
     """Every metric of the plan's kind of task, or some."""
-    s = scoring
-    results = score(s.plan, s.model, s.parameters, s.rule, s.test, s.follow_up, only)
-    errors = _errors(s, results) if any(isinstance(result, Metric) for result in results) else {}
+    if not len(scoring.test):
+        return tuple(Measured(result) for result in scoring.measure(only))
+    scores = scoring.scores()
+    results = scores.measure(only)
+    errors = scores.errors(results, scoring.seed)
     return tuple(Measured(result, errors.get(result.name)) for result in results)
-
-
-def _errors(s: Scoring, results: Sequence[MetricResult]) -> dict[str, float]:
-    raw, target = outputs(s.model, s.parameters, s.test.features), s.test.target.numpy()
-    if s.plan.task.kind == "cox":
-        assert s.test.event is not None
-        assert s.follow_up.event is not None
-        risk = None if s.rule.baseline is None else s.rule.baseline.risk(raw[:, 0]).numpy()
-        return survival_errors(
-            raw[:, 0].numpy(),
-            risk,
-            np.asarray(s.plan.task.grid),
-            target,
-            s.test.event.numpy(),
-            s.follow_up.target.numpy(),
-            s.follow_up.event.numpy(),
-            results,
-            s.seed,
-        )
-    by_class = probabilities(s.model, raw).numpy()
-    if s.plan.task.kind == "multiclass":
-        return multiclass_errors(by_class, target, results, s.seed)
-    assert s.rule.threshold is not None
-    return classification_errors(by_class, target, s.rule.threshold.value, results, s.seed)
 
 
 def calibration_terms(scoring: Scoring, floor: int) -> tuple[BinTerms, ...]:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedmap.errors import TrainingError
+from fedmap.metrics.names import METRICS
 from fedmap.scoring.figures import Estimate
 
 FEWEST = 3
 """Sites below which there is no interval: two say next to nothing of how sites differ."""
 _LEVEL = 0.95
 _NORMAL = 1.959963984540054
-_UNBOUNDED = frozenset({"calibration_slope", "calibration_intercept", "log_loss"})
 _LEAST_ERROR = 1e-6  # a standard error of 0 would take all the weight
 _FARTHEST = 0.25  # from a bound that a value is moved
 
@@ -48,7 +48,7 @@ def pool_estimates(
         return Estimate(metric=metric, value=math.fsum(values) / len(values), sites=len(values), note=note)
     left_out = len(values) - len(known)
     notes = [f"{left_out} site(s) without a standard error left out"] if left_out else []
-    bounded = metric not in _UNBOUNDED
+    bounded = METRICS[metric].bounded
     fit = _random_effects([_log_odds(v, e) if bounded else _as_it_is(v, e) for v, e in known])
 
     def at(errors: float) -> float:

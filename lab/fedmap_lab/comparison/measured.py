@@ -15,8 +15,8 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.metrics import Metric
 from fedmap.scoring.calibration_bins import pool_bins
 from fedmap.scoring.decision_rules import DecisionRule
-from fedmap.scoring.evaluation import score
-from fedmap.scoring.evaluation_terms import Scoring, calibration_terms, subgroup_rows
+from fedmap.scoring.evaluation import Scoring
+from fedmap.scoring.evaluation_terms import calibration_terms, subgroup_rows
 from fedmap_lab.federation.sites import Site
 from fedmap_lab.simulation.simulate import Study
 
@@ -92,10 +92,9 @@ def _scoring(study: Study, site: Site) -> Scoring | None:
     if own is None:
         return None
     follow_up = site.data.train if len(site.data.train) else site.data.test
-    return Scoring(federation.plan, model, own, rule, site.data.test, follow_up, seed=0)
+    return Scoring(federation.plan, model, own, rule, site.data.test, follow_up)
 
 
-def _value(s: Scoring) -> float | None:
-    metric = s.plan.task.metric
-    (result,) = score(s.plan, s.model, s.parameters, s.rule, s.test, s.follow_up, only=[metric])
+def _value(scoring: Scoring) -> float | None:
+    (result,) = scoring.measure([scoring.plan.task.metric])
     return result.value if isinstance(result, Metric) else None

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fedmap.data.loading import load_site
 from fedmap.errors import StateError
 from fedmap.metrics import Metric
-from fedmap.metrics.classification import classification_metrics
-from fedmap.metrics.weighted_classification import classification_draws
+from fedmap.metrics.classification import binary_scores
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.local.commands import Record, StudySeen
 from fedmap_lab.local.federation import LocalFederation, LocalSite, free_port
@@ -159,10 +158,11 @@ def _score(plan: StudyPlan, site: LocalSite, predictions: Path) -> Figure | None
             hint="rows of this file cannot be predicted for other reasons than the study's rules: mend them",
         )
     cut = float(risk[called].min()) if called.any() else 1.0  # divides the rows as the shipped threshold does
-    (result,) = classification_metrics(risk, truth, cut, only=[plan.task.metric])
+    scores = binary_scores(risk, truth, cut)
+    (result,) = scores.measure([plan.task.metric])
     if not isinstance(result, Metric):
         return None
-    draws = classification_draws(risk, truth, cut, (result,), 0, _DRAWS)[result.name]
+    draws = scores.draws((result,), 0, _DRAWS)[result.name]
     low, high = (float(q) for q in np.nanpercentile(draws, [2.5, 97.5]))
     return Figure(value=result.value, low=low, high=high)
 

@@ -14,7 +14,8 @@ import numpy as np
 from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.metrics import Metric, MetricResult, SkippedMetric, metric_names
-from fedmap.scoring.evaluation import DecisionRule, local_rule, pool_rule, rule_terms, score
+from fedmap.scoring.decision_rules import DecisionRule, pool_rule
+from fedmap.scoring.evaluation import Scoring, local_rule, rule_terms
 from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import FailedSite, Method, Progress, Trained
@@ -120,8 +121,8 @@ def _scores(
     rule: DecisionRule,
 ) -> list[Score]:
     follow_up = site.data.train if len(site.data.train) else site.data.test
-    results = score(federation.plan, model, parameters, rule, site.data.test, follow_up)
-    return [Score(site.tier, site.name, site.region, label, result) for result in results]
+    scoring = Scoring(federation.plan, model, parameters, rule, site.data.test, follow_up)
+    return [Score(site.tier, site.name, site.region, label, result) for result in scoring.measure()]
 
 
 def _unscored(federation: Federation, site: Site, label: str, reason: str) -> list[Score]:
@@ -150,7 +151,7 @@ def median_on_validation(
             continue
         own, train, validation = models[site.name], site.data.train, site.data.validation
         rule = local_rule(plan, model, own, train, validation)
-        (result,) = score(plan, model, own, rule, validation, train, only=[plan.task.metric])
+        (result,) = Scoring(plan, model, own, rule, validation, train).measure([plan.task.metric])
         if isinstance(result, Metric):
             values.append(result.value)
     return float(np.median(values)) if values else None

@@ -1,6 +1,6 @@
 """Whether fine-tuning helped: both models on the same held-out rows, and their difference, with intervals.
 
-Intervals hold 95 % of a thousand Bayesian-bootstrap draws (`fedmap.metrics.resampling`). Both models see the
+Intervals hold 95 % of a thousand Bayesian-bootstrap draws (`fedmap.metrics.scores`). Both models see the
 same draws, so the difference is far better known than either value. It is judged by the plan's own metric.
 Rows of one person count as if they were several people's: where a plan allows them, intervals are too narrow,
 and the report says so. No row is kept here.
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from fedmap.algorithm.examples import Examples
 from fedmap.metrics import METRICS, Metric, MetricResult, higher_is_better, metric_label
-from fedmap.metrics.weighted_classification import classification_draws, multiclass_draws
-from fedmap.metrics.weighted_survival import survival_draws
 from fedmap.scoring.calibration_bins import pool_bins
-from fedmap.scoring.evaluation import outputs, probabilities, score
-from fedmap.scoring.evaluation_terms import Scoring, calibration_terms
+from fedmap.scoring.evaluation import Scoring
+from fedmap.scoring.evaluation_terms import calibration_terms
 from fedmap.scoring.figures import CalibrationBin
 from fedmap.study.plan import StudyPlan
 from fedmap_site.personalise.model import Outcome
@@ -38,7 +36,6 @@ _LEADS: Mapping[Outcome, str] = {
     "worse": "Fine-tuning made it worse",
     "cannot_tell": "No verdict is possible",
 }
-_UNBOUNDED = ("log_loss", "calibration_slope", "calibration_intercept")
 
 
 @dataclass(frozen=True)
@@ -92,14 +89,17 @@ def compare(
 ) -> Comparison:
     """Both models on scaled `test` rows; `train` gives the censoring of a survival task."""
     follow_up = train if len(train) else test
-    before, after = _scored(shared, test, follow_up, seed), _scored(personal, test, follow_up, seed)
+    scorings = [
+        Scoring(ready.plan, ready.model, ready.parameters, ready.rule, test, follow_up, seed)
+        for ready in (shared, personal)
+    ]
+    before, after = map(_scored, scorings)
     compared = tuple(_compared(name, before, after) for name in before.results)
     plan = shared.plan
     main = next(one for one in compared if one.metric == plan.task.metric)
     few = too_few(plan, test)
     outcome = "cannot_tell" if few else _judged(main)
-    curves = (_curve(ready, test, follow_up, seed) for ready in (shared, personal))
-    return Comparison(compared, outcome, _reason(outcome, main, few), *curves)
+    return Comparison(compared, outcome, _reason(outcome, main, few), *map(_curve, scorings))
 
 
 def too_few(plan: StudyPlan, test: Examples) -> str:
@@ -120,48 +120,17 @@ class _Scored:
     draws: Mapping[str, Floats]
 
 
-def _scored(ready: ReadyModel, test: Examples, follow_up: Examples, seed: int) -> _Scored:
-    plan, rule = ready.plan, ready.rule
-    results = score(plan, ready.model, ready.parameters, rule, test, follow_up)
-    return _Scored(
-        {result.name: result for result in results},
-        _draws(ready, test, follow_up, results, seed) if len(test) else {},
-    )
+def _scored(scoring: Scoring) -> _Scored:
+    if not len(scoring.test):
+        return _Scored({result.name: result for result in scoring.measure()}, {})
+    scores = scoring.scores()
+    results = scores.measure()
+    return _Scored({result.name: result for result in results}, scores.draws(results, scoring.seed, DRAWS))
 
 
-def _curve(ready: ReadyModel, test: Examples, follow_up: Examples, seed: int) -> tuple[CalibrationBin, ...]:
+def _curve(scoring: Scoring) -> tuple[CalibrationBin, ...]:
     """Predicted against observed risk, small cells joined; empty where there are none but small ones."""
-    scoring = Scoring(ready.plan, ready.model, ready.parameters, ready.rule, test, follow_up, seed)
-    return pool_bins({"": calibration_terms(scoring, ready.plan.limits.min_cell)})
-
-
-def _draws(
-    ready: ReadyModel, test: Examples, follow_up: Examples, results: tuple[MetricResult, ...], seed: int
-) -> dict[str, Floats]:
-    plan, rule = ready.plan, ready.rule
-    raw = outputs(ready.model, ready.parameters, test.features)
-    target = test.target.numpy()
-    if plan.task.kind == "cox":
-        assert test.event is not None
-        assert follow_up.event is not None
-        eta = raw[:, 0]
-        return survival_draws(
-            eta.numpy(),
-            None if rule.baseline is None else rule.baseline.risk(eta).numpy(),
-            np.asarray(plan.task.grid),
-            target,
-            test.event.numpy(),
-            follow_up.target.numpy(),
-            follow_up.event.numpy(),
-            results,
-            seed,
-            DRAWS,
-        )
-    risk = probabilities(ready.model, raw).numpy()
-    if plan.task.kind == "multiclass":
-        return multiclass_draws(risk, target, results, seed, DRAWS)
-    assert rule.threshold is not None  # `score` has refused a binary model without one
-    return classification_draws(risk, target, rule.threshold.value, results, seed, DRAWS)
+    return pool_bins({"": calibration_terms(scoring, scoring.plan.limits.min_cell)})
 
 
 def _compared(name: str, before: _Scored, after: _Scored) -> Compared:
@@ -200,7 +169,7 @@ def _interval(value: float, draws: Floats, name: str, *, paired: bool) -> tuple[
     if not paired and not float(np.ptp(finite)):
         return None, None  # at its bound in every draw, which does not prove that it stays there
     low, high = (value + float(edge) for edge in np.quantile(finite - finite.mean(), (0.025, 0.975)))
-    if not paired and name not in _UNBOUNDED:
+    if not paired and METRICS[name].bounded:
         low, high = max(0.0, low), min(1.0, high)
     return low, high
 

@@ -16,11 +16,11 @@ from fedmap.algorithm.seeding import derive_seed
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.metrics import SkippedMetric, metric_names
+from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.disclosure import is_small_cell
-from fedmap.scoring.evaluation import DecisionRule, local_rule
+from fedmap.scoring.evaluation import Scoring, local_rule
 from fedmap.scoring.evaluation_terms import (
     Measured,
-    Scoring,
     Subgroup,
     calibration_terms,
     measure_with_errors,

@@ -24,7 +24,7 @@ from fedmap.data.scaling import scale_dataset
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import FedmapError, IncompatibleError, ModelError, TrainingError
 from fedmap.scoring.disclosure import is_small_cell, released_statistics, rounded_count
-from fedmap.scoring.evaluation import local_rule, rule_terms, score
+from fedmap.scoring.evaluation import Scoring, local_rule, rule_terms
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import GLOBAL, PERSONAL, layout_digest
 from fedmap.study.answers import rule_answer, rule_of, score_message
@@ -206,7 +206,8 @@ def _validation_score(job: _Job, data: SiteDataset, name: str, own: SiteParamete
     """The plan's metric on validation rows, under the model's own rule."""
     plan = job.terms.plan
     rule = local_rule(plan, job.model, own, data.train, data.validation)
-    (result,) = score(plan, job.model, own, rule, data.validation, data.train, only=[plan.task.metric])
+    scoring = Scoring(plan, job.model, own, rule, data.validation, data.train)
+    (result,) = scoring.measure([plan.task.metric])
     return score_message(name, result)
 
 

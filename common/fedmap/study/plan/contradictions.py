@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedmap.metrics import TaskKind, primary_metric_names
+from fedmap.metrics import primary_metric_names
+from fedmap.outcomes import OutcomeKind
 from fedmap.process.problems import Fault
 from fedmap.study.plan.feature_contradictions import duplicates, feature_faults, overlap_faults
 from fedmap.study.plan.features import Feature
@@ -20,12 +21,12 @@ from fedmap.study.plan.values import canonical_text
 CPRD_FOLLOW_UP_YEARS = 10.0
 """CPRD-shaped files are censored here, so a later horizon has no data behind it."""
 
-_MODEL_TASKS: dict[str, tuple[TaskKind, ...]] = {
+_MODEL_TASKS: dict[str, tuple[OutcomeKind, ...]] = {
     "cprd_survival": ("cox",),
     "interval_iron": ("binary",),
     "eicu_mortality": ("binary",),
 }
-_FORMAT_TASKS: dict[str, tuple[TaskKind, ...]] = {"cprd": ("cox",), "interval": ("binary",)}
+_FORMAT_TASKS: dict[str, tuple[OutcomeKind, ...]] = {"cprd": ("cox",), "interval": ("binary",)}
 _TOWERS = ("drugs", "diagnoses", "physiology")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from fedmap.metrics import TaskKind
+from fedmap.outcomes import OutcomeKind
 from fedmap.study.plan.values import Scalar, Text
 
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -65,7 +65,7 @@ def _default_grid(read: dict[str, Any]) -> tuple[float, ...]:
 class TaskSection(Section):
     """What is predicted, and how it is judged."""
 
-    kind: TaskKind
+    kind: OutcomeKind
     metric: Text
     label: Text | None = None
     positive: PositiveRule | None = None

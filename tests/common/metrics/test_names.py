@@ -11,16 +11,16 @@ from fedmap.errors import PlanError, TrainingError
 from fedmap.metrics import (
     METRICS,
     Metric,
-    TaskKind,
+    classification,
     higher_is_better,
     metric_label,
     metric_names,
     primary_metric_names,
     shortfall,
+    survival,
 )
-from fedmap.metrics.classification import BINARY_METRICS, MULTICLASS_METRICS
 from fedmap.metrics.names import chosen_metric_names
-from fedmap.metrics.survival import SURVIVAL_METRICS
+from fedmap.outcomes import OutcomeKind
 
 BINARY = {
     "auroc",
@@ -39,15 +39,15 @@ COX = {"c_index", "c_index_ipcw", "brier", "integrated_brier", "calibration_slop
 
 
 @pytest.mark.parametrize(("kind", "names"), [("binary", BINARY), ("multiclass", MULTICLASS), ("cox", COX)])
-def test_every_kind_of_task_has_its_metrics(kind: TaskKind, names: set[str]) -> None:
+def test_every_kind_of_task_has_its_metrics(kind: OutcomeKind, names: set[str]) -> None:
     assert set(metric_names(kind)) == names
     assert set(primary_metric_names(kind)) == names - {"calibration_slope", "calibration_intercept"}
 
 
 def test_every_metric_of_the_table_can_be_measured() -> None:
-    assert set(BINARY_METRICS) == set(metric_names("binary"))
-    assert set(MULTICLASS_METRICS) == set(metric_names("multiclass"))
-    assert set(SURVIVAL_METRICS) == set(metric_names("cox"))
+    assert set(classification.BINARY) == set(metric_names("binary"))
+    assert set(classification.MULTICLASS) == set(metric_names("multiclass"))
+    assert set(survival.SURVIVAL) == set(metric_names("cox"))
 
 
 def test_direction_of_ranking_metrics() -> None:

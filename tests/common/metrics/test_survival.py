@@ -13,8 +13,9 @@ from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
 
 from fedmap.errors import TrainingError
-from fedmap.metrics import Metric, MetricResult, SkippedMetric, metric_names
-from fedmap.metrics.survival import survival_metrics
+from fedmap.metrics import Metric, SkippedMetric, metric_names
+from fedmap.metrics.survival import survival_scores
+from tests.common.metrics.measured import Results, metric, reason, value
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -41,18 +42,10 @@ class Cohort:
 
 def score(
     test: Cohort, train: Cohort, risk: Floats | None = None, only: Sequence[str] | None = None
-) -> tuple[MetricResult, ...]:
-    return survival_metrics(
-        test.log_hazard,
-        test.risk() if risk is None else risk,
-        GRID,
-        HORIZON,
-        test.time,
-        test.event,
-        train.time,
-        train.event,
-        only=only,
-    )
+) -> Results:
+    risk = test.risk() if risk is None else risk
+    seen = (test.time, test.event, train.time, train.event)
+    return survival_scores(test.log_hazard, risk, GRID, HORIZON, *seen).measure(only)
 
 
 def small(
@@ -63,10 +56,10 @@ def small(
     risk: Floats | None = None,
     grid: Sequence[float] = (2.0, 4.0),
     train: tuple[Sequence[float], Sequence[int]] | None = None,
-) -> tuple[MetricResult, ...]:
+) -> Results:
     """A few rows by hand; censoring from the same rows unless training rows are given."""
     train_time, train_event = (time, event) if train is None else train
-    return survival_metrics(
+    return survival_scores(
         np.array(log_hazard, dtype=np.float64),
         np.full((len(time), len(grid)), 0.5) if risk is None else risk,
         np.array(grid),
@@ -75,25 +68,7 @@ def small(
         np.array(event, dtype=np.bool_),
         np.array(train_time, dtype=np.float64),
         np.array(train_event, dtype=np.bool_),
-    )
-
-
-def value(results: tuple[MetricResult, ...], name: str) -> float:
-    found = next(result for result in results if result.name == name)
-    assert isinstance(found, Metric), found
-    return found.value
-
-
-def note(results: tuple[MetricResult, ...], name: str) -> str | None:
-    found = next(result for result in results if result.name == name)
-    assert isinstance(found, Metric), found
-    return found.note
-
-
-def reason(results: tuple[MetricResult, ...], name: str) -> str:
-    found = next(result for result in results if result.name == name)
-    assert isinstance(found, SkippedMetric), found
-    return found.reason
+    ).measure()
 
 
 def test_hand_computed_c_index() -> None:
@@ -330,12 +305,14 @@ def test_training_follow_up_that_ends_before_the_horizon_is_never_extrapolated(l
     train_time, train_event = np.minimum(train.time, 6.5), train.event & (train.time < 6.5)
     train_time = np.append(train_time, 6.7)
     train_event = np.append(train_event, bool(last_event))
-    results = survival_metrics(
-        test.log_hazard, test.risk(), GRID, HORIZON, test.time, test.event, train_time, train_event
-    )
+    train.time, train.event = train_time, train_event
+    results = score(test, train)
     assert "so censoring is unknown" in reason(results, "brier")
-    assert note(results, "integrated_brier") == "integrated over only 6 of 10 grid times"
-    assert note(results, "c_index_ipcw") == "measured up to the end of training follow-up, before the horizon"
+    assert metric(results, "integrated_brier").note == "integrated over only 6 of 10 grid times"
+    assert (
+        metric(results, "c_index_ipcw").note
+        == "measured up to the end of training follow-up, before the horizon"
+    )
     assert 0.0 < value(results, "integrated_brier") < 0.3
 
 
@@ -348,9 +325,8 @@ def test_test_rows_not_followed_to_the_horizon_skip_what_is_measured_there() -> 
 
 def test_without_a_baseline_hazard_only_absolute_risks_are_skipped() -> None:
     cohort = Cohort(80, 13)
-    results = survival_metrics(
-        cohort.log_hazard, None, GRID, HORIZON, cohort.time, cohort.event, cohort.time, cohort.event
-    )
+    seen = (cohort.time, cohort.event, cohort.time, cohort.event)
+    results = survival_scores(cohort.log_hazard, None, GRID, HORIZON, *seen).measure()
     for name in ("brier", "integrated_brier", "calibration_intercept"):
         assert reason(results, name) == "no baseline hazard, so no absolute risks"
     for name in ("c_index", "c_index_ipcw", "calibration_slope"):
@@ -375,4 +351,4 @@ def test_inputs_that_do_not_fit_together_are_refused_without_values() -> None:
     with pytest.raises(TrainingError, match="grid"):
         small([1, 2, 3], [1, 2, 3], [1, 0, 1], grid=(4.0, 2.0))
     with pytest.raises(TrainingError, match="grid"):
-        survival_metrics(np.zeros(2), None, GRID, 12.0, np.ones(2), np.ones(2), np.ones(2), np.ones(2))
+        survival_scores(np.zeros(2), None, GRID, 12.0, np.ones(2), np.ones(2), np.ones(2), np.ones(2))
