@@ -86,7 +86,7 @@ class BinaryRows:
 
     @property
     def positive(self) -> Bools:
-        return self.target == 1
+        return np.asarray(self.target == 1)
 
     @property
     def of_both_classes(self) -> BinaryRows:
