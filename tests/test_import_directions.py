@@ -44,7 +44,7 @@ ROOMS = {
     "fedmap_site": (
         *("config", "first_config", "policy", "metrics", "link", "identity", "state", "data", "work"),
         *("exit", "upkeep", "loop", "bundles", "predict", "personalise", "checkup", "wiring"),
-        *("cli.output", "cli.bundles", "cli"),
+        *("cli.options", "cli.bundles", "cli"),
     ),
     "fedmap_lab": (
         *("wording", "cohorts", "federation", "methods.names", "methods", "simulation", "statistics"),

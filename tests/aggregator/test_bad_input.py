@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fedmap.errors import StorageError, UnreachableError
+from fedmap.process.findings import Finding
 from fedmap.process.settings import read_config
 from fedmap.process.telemetry import TelemetryServer
-from fedmap_aggregator.checkup.check import Check
 from fedmap_aggregator.checkup.doctor import before_serving, examine
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import initialise, pki_paths
@@ -57,8 +57,8 @@ class Centre:
     def state(self) -> Path:
         return self.config.server.state
 
-    def faults(self, now: datetime.datetime | None = None) -> list[Check]:
-        return [check for check in examine(self.path, None, now or the_time()) if check.status == "fail"]
+    def faults(self, now: datetime.datetime | None = None) -> list[Finding]:
+        return [check for check in examine(self.path, None, now or the_time()) if check.verdict == "fail"]
 
     def serve(self) -> subprocess.CompletedProcess[str]:
         """`serve`, which is expected to end by itself."""
@@ -94,7 +94,7 @@ def test_a_private_key_that_others_can_read_is_said_at_the_start(centre: Centre)
     pki_paths(centre.config).ca_key.chmod(0o644)
     (found,) = before_serving(centre.config, the_time())
     assert found.name == "certificate authority"
-    assert "chmod 600" in found.next_step
+    assert "chmod 600" in found.hint
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["missing", "empty"])
@@ -108,16 +108,16 @@ def test_a_state_volume_that_is_not_mounted_is_no_reason_for_a_new_federation(
     ended = centre.serve()
     assert ended.returncode == 74
     assert "is the volume with its state folder mounted?" in ended.stderr
-    assert "is the volume with its state folder mounted?" in centre.faults()[0].next_step
+    assert "is the volume with its state folder mounted?" in centre.faults()[0].hint
 
 
 def test_a_certificate_for_another_host_is_named_before_the_service_starts(centre: Centre) -> None:
     text = centre.path.read_text().replace("localhost", "fedmap.example.org")
     centre.path.write_text(text)
     (found,) = before_serving(centre.config, the_time())
-    assert "the sites dial fedmap.example.org: they will not connect" in found.finding
-    assert "serve" in found.next_step
-    assert [check.finding for check in centre.faults()] == [found.finding]
+    assert "the sites dial fedmap.example.org: they will not connect" in found.message
+    assert "serve" in found.hint
+    assert [check.message for check in centre.faults()] == [found.message]
 
 
 def test_an_operators_proxy_that_intercepts_tls_is_named(centre: Centre, tmp_path: Path) -> None:
@@ -132,16 +132,16 @@ def test_an_operators_proxy_that_intercepts_tls_is_named(centre: Centre, tmp_pat
             pytest.raises(UnreachableError, match="not trusted here"),
         ):
             client.sites()
-    (found,) = [check for check in checks if check.status == "fail"]
-    assert "inspects TLS" in found.next_step
+    (found,) = [check for check in checks if check.verdict == "fail"]
+    assert "inspects TLS" in found.hint
     assert proxy.read_along == 0
 
 
 def test_a_clock_that_was_set_back_is_said_at_the_start(centre: Centre) -> None:
     told = {check.name: check for check in before_serving(centre.config, the_time() - YEAR)}
-    assert "this machine's clock is behind" in told["clock"].finding
-    assert "NTP" in told["clock"].next_step
-    assert "set this machine's clock right" in told["server certificate"].next_step
+    assert "this machine's clock is behind" in told["clock"].message
+    assert "NTP" in told["clock"].hint
+    assert "set this machine's clock right" in told["server certificate"].hint
 
 
 def test_a_full_disk_is_named_by_doctor_and_stops_the_start(centre: Centre) -> None:
@@ -151,8 +151,8 @@ def test_a_full_disk_is_named_by_doctor_and_stops_the_start(centre: Centre) -> N
         centre.write("small/state")
         fill(disk)
         found = centre.faults()
-        assert "the disk is full" in found[0].finding
-        assert "nothing written before is lost" in found[0].next_step
+        assert "the disk is full" in found[0].message
+        assert "nothing written before is lost" in found[0].hint
         with pytest.raises(StorageError, match="the disk is full"):
             before_serving(centre.config, the_time())
         ended = centre.serve()
@@ -169,7 +169,7 @@ def test_a_port_in_use_is_named_by_doctor_and_ends_the_start(centre: Centre) -> 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", centre.port))  # taken, and not answering
         (found,) = centre.faults()
-    assert (found.name, found.finding) == ("port", told)
+    assert (found.name, found.message) == ("port", told)
 
 
 def test_a_metrics_port_in_use_is_named_by_doctor(centre: Centre) -> None:
@@ -178,8 +178,8 @@ def test_a_metrics_port_in_use_is_named_by_doctor(centre: Centre) -> None:
         listen = f"127.0.0.1:{held.getsockname()[1]}"
         centre.write(more=f'[metrics]\nlisten = "{listen}"\n')
         (found,) = centre.faults()
-    assert found.finding == f"cannot listen on {listen}: another program uses this port"
-    assert "metrics.listen" in found.next_step
+    assert found.message == f"cannot listen on {listen}: another program uses this port"
+    assert "metrics.listen" in found.hint
 
 
 def test_a_misspelt_and_a_misplaced_key_are_led_to_the_right_one(centre: Centre) -> None:
@@ -193,7 +193,7 @@ def test_a_misspelt_and_a_misplaced_key_are_led_to_the_right_one(centre: Centre)
         "log.reflection: unknown key here; there is `reflection` under [server]",
     ):
         assert told in ended.stderr
-        assert told in found.finding
+        assert told in found.message
 
 
 def test_a_metrics_port_that_answers_as_ours_is_no_fault(centre: Centre) -> None:

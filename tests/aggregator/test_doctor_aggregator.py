@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmap.process.findings import Finding
 from fedmap.process.settings import read_config
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 from fedmap_aggregator.checkup import machine as doctor_machine
-from fedmap_aggregator.checkup.check import Check
 from fedmap_aggregator.checkup.doctor import examine, report_json
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import PkiPaths, initialise, names_host, pki_paths
@@ -69,24 +69,24 @@ def pki(config_path: Path) -> PkiPaths:
     return pki_paths(read_config(config_path, AggregatorConfig))
 
 
-def found(config: Path, name: str, now: datetime.datetime | None = None) -> list[Check]:
+def found(config: Path, name: str, now: datetime.datetime | None = None) -> list[Finding]:
     return [check for check in examine(config, None, now or the_time()) if check.name == name]
 
 
-def failures(config: Path, now: datetime.datetime | None = None) -> list[Check]:
-    return [check for check in examine(config, None, now or the_time()) if check.status == "fail"]
+def failures(config: Path, now: datetime.datetime | None = None) -> list[Finding]:
+    return [check for check in examine(config, None, now or the_time()) if check.verdict == "fail"]
 
 
-def only_failure(config: Path, now: datetime.datetime | None = None) -> Check:
+def only_failure(config: Path, now: datetime.datetime | None = None) -> Finding:
     checks = failures(config, now)
     assert len(checks) == 1, checks
-    assert checks[0].next_step
+    assert checks[0].hint
     return checks[0]
 
 
 def test_a_fresh_aggregator_passes_every_check(config_path: Path) -> None:
     checks = examine(config_path, None, the_time())
-    assert {check.status for check in checks} == {"ok"}, checks
+    assert {check.verdict for check in checks} == {"ok"}, checks
     names = {check.name for check in checks}
     assert {"config", "state folder", "disk space", "clock", "certificate authority"} <= names
     assert {"server certificate", "release key", "database", "profile", "port"} <= names
@@ -96,8 +96,8 @@ def test_a_release_key_that_others_can_read_is_named(config_path: Path, pki: Pki
     key = pki.folder.parent / "release" / "key.pem"
     key.chmod(0o644)
     check = only_failure(config_path)
-    assert (check.name, str(key) in check.finding) == ("release key", True)
-    assert "chmod 600" in check.next_step
+    assert (check.name, str(key) in check.message) == ("release key", True)
+    assert "chmod 600" in check.hint
 
 
 def test_a_port_of_the_downloads_that_is_taken_is_named(config_path: Path) -> None:
@@ -107,34 +107,34 @@ def test_a_port_of_the_downloads_that_is_taken_is_named(config_path: Path) -> No
         config_path.write_text(config_path.read_text() + f'[downloads]\nlisten = "{listen}"\n')
         check = only_failure(config_path)
     assert check.name == "downloads"
-    assert "another program uses this port" in check.finding
+    assert "another program uses this port" in check.message
     (check,) = found(config_path, "downloads")
-    assert check.status == "ok"
+    assert check.verdict == "ok"
 
 
 def test_a_faulty_configuration_is_named_with_all_its_problems(config_path: Path) -> None:
     config_path.write_text('[server]\nadress = "x"\n')
     check = only_failure(config_path)
     assert check.name == "config"
-    assert "server.adress" in check.finding
-    assert "server.state" in check.finding
+    assert "server.adress" in check.message
+    assert "server.state" in check.message
 
 
 def test_an_aggregator_that_was_never_initialised_is_told_to_init(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[server]\naddress = "localhost:8443"\nstate = "nowhere"\n')
     check = only_failure(tmp_path / "a.toml")
-    assert "init" in check.next_step
+    assert "init" in check.hint
 
 
 def test_a_state_folder_open_to_others_fails(config_path: Path) -> None:
     (config_path.parent / "state").chmod(0o755)
     check = only_failure(config_path)
-    assert (check.name, "chmod 700" in check.next_step) == ("state folder", True)
+    assert (check.name, "chmod 700" in check.hint) == ("state folder", True)
 
 
 def test_a_state_folder_open_to_a_group_is_a_warning(config_path: Path) -> None:
     (config_path.parent / "state").chmod(0o770)
-    assert [check.status for check in found(config_path, "state folder")] == ["warn"]
+    assert [check.verdict for check in found(config_path, "state folder")] == ["warn"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -142,7 +142,7 @@ def test_a_state_folder_that_cannot_be_written_fails(config_path: Path) -> None:
     state = config_path.parent / "state"
     state.chmod(0o500)
     try:
-        assert "cannot be written" in only_failure(config_path).finding
+        assert "cannot be written" in only_failure(config_path).message
     finally:
         state.chmod(0o700)
 
@@ -154,60 +154,60 @@ def test_a_full_disk_under_the_state_folder_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("fedmap.files.durable.os.write", full)
-    (check,) = [check for check in found(config_path, "state folder") if check.status == "fail"]
-    assert "the disk is full" in check.finding
+    (check,) = [check for check in found(config_path, "state folder") if check.verdict == "fail"]
+    assert "the disk is full" in check.message
 
 
 @pytest.mark.parametrize(("free_mib", "status"), [(100, "fail"), (300, "warn"), (5000, "ok")])
 def test_disk_space_is_judged_by_the_largest_answers(tmp_path: Path, free_mib: int, status: str) -> None:
     (check,) = doctor_machine.disk_space(tmp_path, 1024, lambda _: free_mib << 20)
-    assert check.status == status
+    assert check.verdict == status
 
 
 def test_a_lost_authority_key_is_named_with_what_it_means(config_path: Path, pki: PkiPaths) -> None:
     pki.ca_key.unlink()
     check = only_failure(config_path)
     assert check.name == "certificate authority"
-    assert "no site can enrol or renew" in check.finding
-    assert "backup" in check.next_step
+    assert "no site can enrol or renew" in check.message
+    assert "backup" in check.hint
 
 
 def test_a_key_of_another_certificate_is_named(config_path: Path, pki: PkiPaths) -> None:
     pki.server_key.write_bytes(key_pem(new_key()))
     check = only_failure(config_path)
     assert check.name == "server certificate"
-    assert "does not belong" in check.finding
+    assert "does not belong" in check.message
 
 
 def test_a_key_file_that_is_no_key_is_named(config_path: Path, pki: PkiPaths) -> None:
     pki.server_key.write_bytes(b"hello")
     check = only_failure(config_path)
     assert check.name == "server certificate"
-    assert "not a private key" in check.finding
+    assert "not a private key" in check.message
 
 
 def test_a_key_that_others_can_read_is_named(config_path: Path, pki: PkiPaths) -> None:
     pki.ca_key.chmod(0o644)
     check = only_failure(config_path)
     assert check.name == "certificate authority"
-    assert "chmod 600" in check.next_step
+    assert "chmod 600" in check.hint
 
 
 def test_certificates_that_have_ended_are_named_one_by_one(config_path: Path) -> None:
     checks = failures(config_path, the_time() + 400 * DAY)
-    ended = {check.name for check in checks if "ended on" in check.finding}
+    ended = {check.name for check in checks if "ended on" in check.message}
     assert ended == {"server certificate", "profile"}
 
 
 def test_a_certificate_that_ends_soon_is_a_warning(config_path: Path) -> None:
-    statuses = {check.status for check in found(config_path, "server certificate", the_time() + 380 * DAY)}
+    statuses = {check.verdict for check in found(config_path, "server certificate", the_time() + 380 * DAY)}
     assert statuses == {"ok", "warn"}
 
 
 def test_certificates_from_the_future_point_at_the_clock(config_path: Path) -> None:
     checks = failures(config_path, the_time() - DAY)
     assert "clock" in {check.name for check in checks}
-    assert any("not valid before" in check.finding and "clock" in check.next_step for check in checks)
+    assert any("not valid before" in check.message and "clock" in check.hint for check in checks)
 
 
 def test_a_few_minutes_of_skew_are_no_fault(config_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_a_few_minutes_of_skew_are_no_fault(config_path: Path) -> None:
 def test_a_certificate_for_another_host_is_named(config_path: Path) -> None:
     config_path.write_text(config_path.read_text().replace("localhost", "fedmap.example.org"))
     check = only_failure(config_path)
-    assert "fedmap.example.org" in check.finding
-    assert "they will not connect" in check.finding
+    assert "fedmap.example.org" in check.message
+    assert "they will not connect" in check.message
 
 
 def test_a_server_certificate_of_a_foreign_authority_is_named(config_path: Path, pki: PkiPaths) -> None:
@@ -227,7 +227,7 @@ def test_a_server_certificate_of_a_foreign_authority_is_named(config_path: Path,
     certificate = foreign.issue(key.public_key(), Identity("aggregator"), 40, the_time(), ("localhost",))
     pki.server_certificate.write_bytes(certificate)
     pki.server_key.write_bytes(key_pem(key))
-    assert any("its chain does not hold" in check.finding for check in failures(config_path))
+    assert any("its chain does not hold" in check.message for check in failures(config_path))
 
 
 def test_a_missing_joining_file_is_named(config_path: Path, pki: PkiPaths) -> None:
@@ -238,13 +238,13 @@ def test_a_missing_joining_file_is_named(config_path: Path, pki: PkiPaths) -> No
 def test_a_profile_that_others_can_read_is_named(config_path: Path, pki: PkiPaths) -> None:
     pki.operator.chmod(0o640)
     check = only_failure(config_path)
-    assert (check.name, "chmod 600" in check.next_step) == ("profile", True)
+    assert (check.name, "chmod 600" in check.hint) == ("profile", True)
 
 
 def test_a_profile_without_its_own_key_is_named(config_path: Path, pki: PkiPaths) -> None:
     profile = replace(read_profile(pki.operator), key=key_pem(new_key()).decode())
     pki.operator.write_text(profile_text(profile))
-    assert "does not belong" in only_failure(config_path).finding
+    assert "does not belong" in only_failure(config_path).message
 
 
 def test_a_site_certificate_is_no_operator_profile(config_path: Path, pki: PkiPaths) -> None:
@@ -253,7 +253,7 @@ def test_a_site_certificate_is_no_operator_profile(config_path: Path, pki: PkiPa
     certificate = authority.issue(key.public_key(), Identity("site", "one"), 90, the_time())
     profile = replace(read_profile(pki.operator), certificate=certificate.decode(), key=key_pem(key).decode())
     pki.operator.write_text(profile_text(profile))
-    assert "not an operator's" in only_failure(config_path).finding
+    assert "not an operator's" in only_failure(config_path).message
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_the_aggregator(config_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_a_stranger_on_the_port_is_not_taken_for_the_aggregator(config_path: Pat
 def test_a_listen_address_of_another_machine_is_named(config_path: Path) -> None:
     text = config_path.read_text().replace("[limits]", 'listen = "192.0.2.1:8443"\n[limits]')
     config_path.write_text(text)
-    checks = [check for check in found(config_path, "port") if check.status == "fail"]
-    assert "server.listen" in checks[0].next_step
+    checks = [check for check in found(config_path, "port") if check.verdict == "fail"]
+    assert "server.listen" in checks[0].hint
 
 
 def test_a_database_that_is_none_is_named(config_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_damaged_database_is_named(config_path: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is not a database, but long enough to look at" * 100)
     config_path.write_text(config_path.read_text() + f'[database]\nurl = "sqlite:///{tmp_path}/broken.db"\n')
     check = only_failure(config_path)
-    assert (check.name, "damaged" in check.finding) == ("database", True)
+    assert (check.name, "damaged" in check.message) == ("database", True)
 
 
 def test_a_profile_alone_examines_the_way_to_an_aggregator_elsewhere(
@@ -290,9 +290,9 @@ def test_a_profile_alone_examines_the_way_to_an_aggregator_elsewhere(
     shutil.copy(pki.operator, profile)
     checks = examine(tmp_path / "absent.toml", profile, the_time())
     by_name = {check.name: check for check in checks}
-    assert by_name["profile"].status == "ok"
-    assert by_name["network"].status == "fail"
-    assert "does not answer" in by_name["network"].finding
+    assert by_name["profile"].verdict == "ok"
+    assert by_name["network"].verdict == "fail"
+    assert "does not answer" in by_name["network"].message
     assert config_path.is_file()
 
 
@@ -301,7 +301,7 @@ def test_an_unknown_name_is_told_apart_from_a_closed_port(pki: PkiPaths, tmp_pat
     (tmp_path / "kim.toml").write_text(profile_text(profile))
     (tmp_path / "kim.toml").chmod(0o600)
     checks = examine(tmp_path / "absent.toml", tmp_path / "kim.toml", the_time())
-    assert [check.name for check in checks if check.status == "fail"] == ["name"]
+    assert [check.name for check in checks if check.verdict == "fail"] == ["name"]
 
 
 def test_the_json_report_carries_the_worst_status(config_path: Path, pki: PkiPaths) -> None:
@@ -335,6 +335,6 @@ def test_a_restore_that_was_interrupted_is_named_before_anything_that_follows_fr
     restoring_mark(config.server.state).touch()
     pki_paths(config).server_key.unlink()  # half a state folder
     found = examine(config_path, None, the_time())
-    assert [(check.name, check.status) for check in found if check.status != "ok"] == [("restore", "fail")]
-    assert "was interrupted" in found[-1].finding
-    assert "fedmap-aggregator restore" in found[-1].next_step
+    assert [(check.name, check.verdict) for check in found if check.verdict != "ok"] == [("restore", "fail")]
+    assert "was interrupted" in found[-1].message
+    assert "fedmap-aggregator restore" in found[-1].hint

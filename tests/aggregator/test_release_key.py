@@ -117,12 +117,12 @@ def test_the_authoritys_key_cannot_take_the_place_of_the_release_key(config: Agg
 def test_doctor_names_the_fingerprint_and_warns_of_a_missing_key(config: AggregatorConfig) -> None:
     made = initialise(config, "kim", datetime.now(UTC))
     (check,) = release_key(config)
-    assert check.status == "ok"
-    assert made.release_fingerprint in check.finding
+    assert check.verdict == "ok"
+    assert made.release_fingerprint in check.message
     release_key_path(config).unlink()
     (check,) = release_key(config)
-    assert check.status == "warn"
-    assert "backup" in check.next_step
+    assert check.verdict == "warn"
+    assert "backup" in check.hint
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from fedmap.bundles.manifest import MANIFEST
 from fedmap.errors import FedmapError
 from fedmap_aggregator.cli.flower import import_flower_command
+from fedmap_aggregator.cli.options import Here
 from fedmap_flower.centre.server import run_study
 from fedmap_flower.records import read_order
 from tests.forked_programs import run_forked
@@ -140,7 +141,7 @@ def test_a_folder_that_was_changed_is_not_released(
     change(run)
     (out / "run.json").write_text(json.dumps(run))
     with pytest.raises(FedmapError) as refused:
-        import_flower_command(out, config=centre / "aggregator.toml")
+        import_flower_command(Here(config=centre / "aggregator.toml"), out)
     assert reason in str(refused.value)
 
 
@@ -162,7 +163,7 @@ def finished_without_a_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_release_does_not_count_an_update_again_that_stood_for_a_missing_node(
     finished_without_a_node: Path, centre: Path, tmp_path: Path
 ) -> None:
-    import_flower_command(finished_without_a_node, to=tmp_path, config=centre / "aggregator.toml")
+    import_flower_command(Here(config=centre / "aggregator.toml"), finished_without_a_node, to=tmp_path)
     with zipfile.ZipFile(tmp_path / "toy-consensus-t2-1.fedmap") as bundle:
         lineage = json.loads(bundle.read(MANIFEST))["lineage"]
     assert (lineage["sites"], lineage["accepted_updates"]) == (3, 3 + 2 + 3 + 3)
@@ -179,7 +180,7 @@ def test_a_run_whose_consensus_round_drops_a_node_is_not_released(
     dropped.update(absent=[], weights={site: one / (1 - share) for site, one in dropped["weights"].items()})
     (out / "run.json").write_text(json.dumps(run))
     with pytest.raises(FedmapError, match="leaves out a site that sent before"):
-        import_flower_command(out, config=centre / "aggregator.toml")
+        import_flower_command(Here(config=centre / "aggregator.toml"), out)
 
 
 def test_a_run_in_which_too_few_nodes_answered_a_round_is_not_released(
@@ -192,7 +193,7 @@ def test_a_run_in_which_too_few_nodes_answered_a_round_is_not_released(
     run["rounds"][1]["absent"] = ["a", "b"]
     (out / "run.json").write_text(json.dumps(run))
     with pytest.raises(FedmapError, match="a round is below the plan's quorum"):
-        import_flower_command(out, config=centre / "aggregator.toml")
+        import_flower_command(Here(config=centre / "aggregator.toml"), out)
 
 
 def test_a_folder_without_a_complete_run_is_refused(centre: Path, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 import fedmap_aggregator.cli.main
 from fedmap.contract.v1 import federation_pb2
+from fedmap.process.command_line import answer
 from fedmap.study.terms import StudyTerms
-from fedmap_aggregator.cli.output import answer, load_config
+from fedmap_aggregator.cli.options import Here
 from fedmap_aggregator.identity.initialise import load_authority
 from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator import small_study as made
@@ -74,7 +75,7 @@ class Centre:
 @contextmanager
 def serving() -> Iterator[Running]:
     """What `fedmap-aggregator serve` does with the configuration in this folder."""
-    config = load_config(Path("aggregator.toml"))
+    config = Here(config=Path("aggregator.toml")).settings()
     authority = load_authority(config)
     assert authority is not None
     with Aggregator(config) as served:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import StorageError, UnreachableError
+from fedmap.process.findings import Finding
 from fedmap.process.settings import read_config
 from fedmap_site.checkup.doctor import before_running, examine
-from fedmap_site.checkup.findings import Finding
 from fedmap_site.config import SiteConfig
 from fedmap_site.identity.files import LINK, write_identity
 from fedmap_site.link.connection import Connection, Route

@@ -21,8 +21,8 @@ from fedmap_site.bundles import download as bundle_download
 from fedmap_site.bundles.server import StoreCatalogue
 from fedmap_site.bundles.store import BundleStore
 from fedmap_site.cli import main as cli
-from fedmap_site.cli.bundles import shelf as cli_bundles
-from fedmap_site.cli.bundles.shelf import open_bundle
+from fedmap_site.cli.bundles import options as cli_bundles
+from fedmap_site.cli.bundles.options import Trusting
 from fedmap_site.identity.files import write_identity
 from tests.common.web.serving import Federation, serving
 from tests.site_agent.bundle_shelf import Releases, entries_of
@@ -253,7 +253,7 @@ def test_a_store_is_named_by_option_variable_or_configuration(
     for folder in (tmp_path / "one", tmp_path / "two", Path("state/bundles")):
         assert [one.reference for one in BundleStore(folder).installed()] == ["tiny-t2-1"]
     assert command("bundle", "list", "--config", "elsewhere.toml").code == 78
-    opened = open_bundle("tiny-t2", tmp_path / "one", "", Path("site.toml"))
+    opened = Trusting(store=tmp_path / "one").bundle("tiny-t2")
     assert opened.manifest.version == 1
 
 

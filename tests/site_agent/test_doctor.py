@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import NotAllowedError
+from fedmap.process.findings import Finding
 from fedmap_site.checkup import site as site_checks
 from fedmap_site.checkup.doctor import examine
-from fedmap_site.checkup.findings import Finding
 from fedmap_site.checkup.network import check_way
 from fedmap_site.identity.files import LINK, write_identity
 from fedmap_site.link.connection import Route

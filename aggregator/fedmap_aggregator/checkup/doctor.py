@@ -17,31 +17,30 @@ from rich.text import Text
 
 from fedmap.errors import FedmapError, StorageError
 from fedmap.files.durable import try_writing
+from fedmap.process.command_line import JsonValue, add_row, plain_table
+from fedmap.process.findings import Finding, failed, failed_by, passed, warned
 from fedmap.process.settings import read_config
 from fedmap_aggregator.checkup import identity as doctor_identity
 from fedmap_aggregator.checkup import machine as doctor_machine
-from fedmap_aggregator.checkup.check import Check, failed, fine
 from fedmap_aggregator.config import NO_CONFIG, NOT_THERE, AggregatorConfig
 from fedmap_aggregator.identity.initialise import profile_path
 from fedmap_aggregator.identity.profile import OperatorProfile, read_profile
-from fedmap_aggregator.operator.message_json import JsonValue
-from fedmap_aggregator.operator.status import add_row, plain_table
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def examine(config_path: Path, profile: Path | None, now: datetime.datetime) -> tuple[Check, ...]:
+def examine(config_path: Path, profile: Path | None, now: datetime.datetime) -> tuple[Finding, ...]:
     """All checks in the order in which faults follow from one another."""
     if profile is not None and not config_path.is_file():
         return tuple(_elsewhere(profile, now))
     try:
         config = read_config(config_path, AggregatorConfig, NO_CONFIG)
     except FedmapError as error:
-        return (_refusal("config", error),)
-    return (fine("config", f"{config_path} is in order"), *_here(config, profile, now))
+        return (failed_by("config", error),)
+    return (passed("config", f"{config_path} is in order"), *_here(config, profile, now))
 
 
-def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Check, ...]:
+def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Finding, ...]:
     """What `serve` has to say before it starts: every finding that is not ok and does not stop it by itself.
 
     `StorageError` where the state folder is missing or cannot be written: nothing else would work then.
@@ -56,38 +55,38 @@ def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Ch
         *_guarded("clock", lambda: doctor_machine.clock(state, now)),
         *_guarded("certificates", lambda: doctor_identity.certificates(config, now)),
     )
-    return tuple(check for check in checks if check.status != "ok")
+    return tuple(check for check in checks if check.verdict != "ok")
 
 
-def report_table(checks: tuple[Check, ...]) -> Table:
+def report_table(checks: tuple[Finding, ...]) -> Table:
     """For a terminal."""
-    table = plain_table("check", "", "finding")
+    table = plain_table(("check", "", "finding"))
     for check in checks:
-        finding = Text(check.finding)
-        if check.next_step and check.status != "ok":
-            finding.append(f"\n→ {check.next_step}", style="dim")
-        add_row(table, check.name, Text(check.status, style=_STYLES[check.status]), finding)
+        finding = Text(check.message)
+        if check.hint and check.verdict != "ok":
+            finding.append(f"\n→ {check.hint}", style="dim")
+        add_row(table, check.name, Text(check.verdict, style=_STYLES[check.verdict]), finding)
     return table
 
 
-def report_json(checks: tuple[Check, ...]) -> JsonValue:
+def report_json(checks: tuple[Finding, ...]) -> JsonValue:
     """For programs."""
-    worst = max((check.status for check in checks), key=("ok", "warn", "fail").index)
+    worst = max((check.verdict for check in checks), key=("ok", "warn", "fail").index)
     return {
         "status": worst,
         "checks": [
             {
                 "check": check.name,
-                "status": check.status,
-                "finding": check.finding,
-                "next_step": check.next_step,
+                "status": check.verdict,
+                "finding": check.message,
+                "next_step": check.hint,
             }
             for check in checks
         ],
     }
 
 
-def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime) -> Iterator[Check]:
+def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime) -> Iterator[Finding]:
     """The checks of the aggregator's own machine."""
     state = config.server.state
     yield from _guarded("state folder", lambda: doctor_machine.state_folder(state))
@@ -113,15 +112,14 @@ def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime
     reader = found[0] if found else None
     yield from _guarded("port", lambda: doctor_machine.port(config, reader))
     if reader is not None and reader.address != config.server.address:
-        yield Check(
+        yield warned(
             "profile address",
-            "warn",
             f"the profile dials {reader.address}, the configuration says {config.server.address}",
             "make a new profile with `fedmap-aggregator operator add`, if the address has changed",
         )
 
 
-def _elsewhere(profile: Path, now: datetime.datetime) -> Iterator[Check]:
+def _elsewhere(profile: Path, now: datetime.datetime) -> Iterator[Finding]:
     """The checks of an operator's machine: the profile, then the way to the aggregator."""
     found: list[OperatorProfile] = []
     yield from _guarded("profile", lambda: _profile(profile, now, found))
@@ -129,27 +127,23 @@ def _elsewhere(profile: Path, now: datetime.datetime) -> Iterator[Check]:
         yield from _guarded("aggregator", lambda: doctor_machine.remote(found[0]))
 
 
-def _profile(path: Path, now: datetime.datetime, found: list[OperatorProfile]) -> Iterator[Check]:
+def _profile(path: Path, now: datetime.datetime, found: list[OperatorProfile]) -> Iterator[Finding]:
     profile = read_profile(path)
     checks = list(doctor_identity.operator_profile(profile, now))
     yield from checks
-    if all(check.status != "fail" for check in checks):
+    if all(check.verdict != "fail" for check in checks):
         found.append(profile)
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """A check that cannot even look has found something too."""
     try:
         yield from check()
     except FedmapError as error:
-        yield _refusal(name, error)
+        yield failed_by(name, error)
     except OSError as error:
         yield failed(
             name,
             f"cannot be examined: {error.strerror or type(error).__name__}: {error.filename or ''}",
             "run doctor as the account that runs the aggregator",
         )
-
-
-def _refusal(name: str, error: FedmapError) -> Check:
-    return failed(name, error.message, error.hint)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError
 from fedmap.files.durable import read_file
+from fedmap.process.findings import Finding, failed, passed, warned
 from fedmap.trust.certificates import CertificateFacts, certificate_facts
 from fedmap.trust.pki import fits, verify_chain
-from fedmap_aggregator.checkup.check import Check, failed, fine, warned
 from fedmap_aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
 from fedmap_aggregator.identity.initialise import names_host, pki_paths
 from fedmap_aggregator.identity.profile import OperatorProfile
@@ -36,7 +36,7 @@ class _Pair:
     renew: str
 
 
-def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[Check]:
+def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[Finding]:
     """Those of the aggregator itself: of its own authority, or of an external PKI."""
     external = config.pki.external
     if external is not None:
@@ -58,7 +58,7 @@ def certificates(config: AggregatorConfig, now: datetime.datetime) -> Iterator[C
         yield failed("joining file", f"{paths.joining} is missing", _RESTORE.format(path=paths.joining))
 
 
-def release_key(config: AggregatorConfig) -> Iterator[Check]:
+def release_key(config: AggregatorConfig) -> Iterator[Finding]:
     """The key that signs bundles: there, whole and private."""
     path = release_key_path(config)
     if not path.is_file():
@@ -69,10 +69,10 @@ def release_key(config: AggregatorConfig) -> Iterator[Check]:
             + _RESTORE.format(path=path),
         )
         return
-    yield fine("release key", f"private; its fingerprint is {read_release_key(path).fingerprint}")
+    yield passed("release key", f"private; its fingerprint is {read_release_key(path).fingerprint}")
 
 
-def operator_profile(profile: OperatorProfile, now: datetime.datetime) -> Iterator[Check]:
+def operator_profile(profile: OperatorProfile, now: datetime.datetime) -> Iterator[Finding]:
     """The profile's certificate: role, key, dates, chain."""
     certificate, add = profile.certificate.encode(), "make a new one: `fedmap-aggregator operator add`"
     facts = certificate_facts(certificate)
@@ -84,7 +84,7 @@ def operator_profile(profile: OperatorProfile, now: datetime.datetime) -> Iterat
     yield _chain("profile", certificate, profile.ca.encode(), now)
 
 
-def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.datetime) -> Iterator[Check]:
+def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.datetime) -> Iterator[Finding]:
     renew = "have your PKI issue a new one, put it in place, and restart the aggregator"
     pair = _Pair("server certificate", external.server_certificate, external.server_key, renew)
     yield from _pair(pair, now)
@@ -95,7 +95,7 @@ def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.dat
     if external.server_certificate.is_file():
         leaf = read_file(external.server_certificate)
         chain = _chain("server certificate", leaf, read_file(external.client_ca), now)
-        if chain.status == "fail":
+        if chain.verdict == "fail":
             chain = warned(
                 chain.name,
                 "it comes from another authority than client_ca",
@@ -104,7 +104,7 @@ def _external(external: ExternalPki, config: AggregatorConfig, now: datetime.dat
         yield chain
 
 
-def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Check]:
+def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Finding]:
     if not pair.certificate.is_file():
         yield failed(pair.name, f"{pair.certificate} is missing", pair.renew)
         return
@@ -125,17 +125,17 @@ def _pair(pair: _Pair, now: datetime.datetime) -> Iterator[Check]:
             pair.name, f"the key {pair.key} does not belong to the certificate {pair.certificate}", pair.renew
         )
     if readable_by_others(pair.key):
-        yield Check(
+        yield Finding(
             pair.name,
             "fail" if stat.S_IMODE(pair.key.stat().st_mode) & 0o007 else "warn",
             f"others on this machine can read the private key {pair.key}",
             f"run `chmod 600 {pair.key}`; whoever read it could use it: see docs/operator.md",
         )
     elif together:
-        yield fine(pair.name, "key and certificate belong together, and the key is private")
+        yield passed(pair.name, "key and certificate belong together, and the key is private")
 
 
-def _dates(name: str, facts: CertificateFacts, now: datetime.datetime, renew: str) -> Check:
+def _dates(name: str, facts: CertificateFacts, now: datetime.datetime, renew: str) -> Finding:
     if facts.not_after <= now:
         return failed(name, f"it ended on {facts.not_after:%Y-%m-%d %H:%M} UTC", renew)
     if facts.not_before > now:
@@ -143,14 +143,14 @@ def _dates(name: str, facts: CertificateFacts, now: datetime.datetime, renew: st
         return failed(name, begins, "set this machine's clock right; else " + renew)
     if facts.not_after - now < _SOON:
         return warned(name, f"it ends on {facts.not_after:%Y-%m-%d}", renew)
-    return fine(name, f"valid until {facts.not_after:%Y-%m-%d}")
+    return passed(name, f"valid until {facts.not_after:%Y-%m-%d}")
 
 
-def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
+def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Finding:
     facts, hosts = certificate_facts(read_file(certificate)), config.dialled_hosts
     missing = [host for host in hosts if not names_host(facts.dns_names, host)]
     if not missing:
-        return fine("server certificate", f"names {' and '.join(hosts)}, which the sites dial")
+        return passed("server certificate", f"names {' and '.join(hosts)}, which the sites dial")
     host = missing[0]
     named = ", ".join(facts.dns_names) or "no host at all"
     return failed(
@@ -160,7 +160,7 @@ def _covers(certificate: Path, config: AggregatorConfig, renew: str) -> Check:
     )
 
 
-def _chain(name: str, certificate: bytes, authority: bytes, now: datetime.datetime) -> Check:
+def _chain(name: str, certificate: bytes, authority: bytes, now: datetime.datetime) -> Finding:
     """Who issued it. Its dates have a line of their own, and must not look like a stranger's certificate."""
     facts = certificate_facts(certificate)
     within = min(max(now, facts.not_before), facts.not_after)
@@ -168,4 +168,4 @@ def _chain(name: str, certificate: bytes, authority: bytes, now: datetime.dateti
         verify_chain(certificate, authority, within)
     except FedmapError as error:
         return failed(name, f"its chain does not hold: {error.message}", error.hint)
-    return fine(name, "comes from the federation's authority")
+    return passed(name, "comes from the federation's authority")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError, StateError, StorageError
 from fedmap.files.durable import try_writing
+from fedmap.process.findings import Finding, failed, failed_by, passed, warned
 from fedmap.process.listening import bind_fault
 from fedmap.process.telemetry import is_telemetry
-from fedmap_aggregator.checkup.check import Check, failed, fine, warned
 from fedmap_aggregator.config import NOT_THERE, AggregatorConfig, host_of, port_of
 from fedmap_aggregator.identity.profile import OperatorProfile
 
@@ -31,14 +31,10 @@ _SECONDS = 5.0
 _ANY = {"0.0.0.0", "::", ""}
 
 
-def state_folder(state: Path) -> Iterator[Check]:
+def state_folder(state: Path) -> Iterator[Finding]:
     """Is it there and this account's to write, and can others look into it?"""
     if not state.is_dir():
-        yield failed(
-            "state folder",
-            f"{state} is missing",
-            NOT_THERE,
-        )
+        yield failed("state folder", f"{state} is missing", NOT_THERE)
         return
     try:
         try_writing(state)
@@ -47,29 +43,29 @@ def state_folder(state: Path) -> Iterator[Check]:
         return
     open_to = stat.S_IMODE(state.stat().st_mode) & 0o077
     if open_to:
-        yield Check(
+        yield Finding(
             "state folder",
             "fail" if open_to & 0o007 else "warn",
             f"others on this machine can look into {state}",
             f"run `chmod 700 {state}`",
         )
     else:
-        yield fine("state folder", f"{state} is private")
+        yield passed("state folder", f"{state} is private")
 
 
-def restored(config: AggregatorConfig) -> Iterator[Check]:
+def restored(config: AggregatorConfig) -> Iterator[Finding]:
     """Says nothing unless a restore was interrupted: half a state folder is not served."""
     from fedmap_aggregator.store.layout import check_restored
 
     try:
         check_restored(config)
     except StateError as error:
-        yield failed("restore", error.message, error.hint)
+        yield failed_by("restore", error)
 
 
 def disk_space(
     state: Path, answer_mib: int, free_of: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
-) -> Iterator[Check]:
+) -> Iterator[Finding]:
     """Room for a few of the largest answers?"""
     free, wanted = free_of(state) // _MIB, 2 * answer_mib
     finding = f"{free:,} MiB free on the disk of {state}"
@@ -82,10 +78,10 @@ def disk_space(
             "free some, or lower limits.max_answer_mib to what your studies need",
         )
     else:
-        yield fine("disk space", finding)
+        yield passed("disk space", finding)
 
 
-def clock(state: Path, now: datetime.datetime) -> Iterator[Check]:
+def clock(state: Path, now: datetime.datetime) -> Iterator[Finding]:
     """A clock that was set back: files of this aggregator would come from the future."""
     newest = max(_times(state), default=0.0)
     ahead = datetime.datetime.fromtimestamp(newest, datetime.UTC) - now
@@ -97,10 +93,10 @@ def clock(state: Path, now: datetime.datetime) -> Iterator[Check]:
             "set the clock right (NTP); certificates and deadlines depend on it",
         )
     else:
-        yield fine("clock", f"{now:%Y-%m-%d %H:%M} UTC, and no file is from the future")
+        yield passed("clock", f"{now:%Y-%m-%d %H:%M} UTC, and no file is from the future")
 
 
-def database(config: AggregatorConfig) -> Iterator[Check]:
+def database(config: AggregatorConfig) -> Iterator[Finding]:
     """Can it be reached, and does it have the tables of this version?"""
     from fedmap_aggregator.store import read_url, schema_status
     from fedmap_aggregator.store.layout import database_url
@@ -111,9 +107,9 @@ def database(config: AggregatorConfig) -> Iterator[Check]:
     url = database_url(config)
     place, status = read_url(url).place, schema_status(url)
     if status.state == "current":
-        yield fine("database", f"{place} is reachable and up to date (revision {status.found})")
+        yield passed("database", f"{place} is reachable and up to date (revision {status.found})")
     elif status.state == "missing":
-        yield fine("database", f"{place} is empty; `serve` makes its tables")
+        yield passed("database", f"{place} is empty; `serve` makes its tables")
     elif status.state == "needs upgrade":
         yield warned(
             "database",
@@ -128,7 +124,7 @@ def database(config: AggregatorConfig) -> Iterator[Check]:
         )
 
 
-def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[Check]:
+def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[Finding]:
     """Free, served by this aggregator, or taken by somebody else?"""
     host, number = host_of(config.listen), port_of(config.listen)
     local = "localhost" if host in _ANY else host
@@ -148,17 +144,17 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
     near = config.pki.external is None and host in _ANY
     target = replace(profile, address=f"localhost:{number}") if near else profile
     asked = _asked("port", f"{config.listen} is served by this aggregator", target)
-    if asked.status == "fail":
+    if asked.verdict == "fail":
         asked = failed(
             "port",
-            f"something answers on {config.listen}, and it is not this aggregator: {asked.finding}",
+            f"something answers on {config.listen}, and it is not this aggregator: {asked.message}",
             f"if the aggregator does not run, another program has its port (`ss -ltnp sport = :{number}`): "
-            f"stop that, or set another port as server.listen; if it runs: {asked.next_step}",
+            f"stop that, or set another port as server.listen; if it runs: {asked.hint}",
         )
     yield asked
 
 
-def downloads(config: AggregatorConfig) -> Iterator[Check]:
+def downloads(config: AggregatorConfig) -> Iterator[Finding]:
     """The port of HTTPS downloads, where they are on: served, free, or not to be had?"""
     listen = config.downloads.listen
     if not listen:
@@ -169,34 +165,34 @@ def downloads(config: AggregatorConfig) -> Iterator[Check]:
     except OSError:
         yield _bindable("downloads", "downloads.listen", host, number)
     else:
-        yield fine("downloads", f"{listen} answers")
+        yield passed("downloads", f"{listen} answers")
 
 
-def metrics(config: AggregatorConfig) -> Iterator[Check]:
+def metrics(config: AggregatorConfig) -> Iterator[Finding]:
     """The port of metrics and health, where it is on: served, free, or not to be had?"""
     listen = config.metrics.listen
     if not listen:
         return
     host, number = host_of(listen), port_of(listen)
     if is_telemetry(host, number, _SECONDS):
-        yield fine("metrics", f"{listen} answers")
+        yield passed("metrics", f"{listen} answers")
     else:
         yield _bindable("metrics", "metrics.listen", host, number)
 
 
-def remote(profile: OperatorProfile) -> Iterator[Check]:
+def remote(profile: OperatorProfile) -> Iterator[Finding]:
     """The way from here to the aggregator of a profile: name, port, handshake."""
     host, number = host_of(profile.address), port_of(profile.address)
     if not profile.proxy:
         try:
             found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
-            yield fine("name", f"{host} is {found[0][4][0]}")
+            yield passed("name", f"{host} is {found[0][4][0]}")
         except OSError:
             yield failed("name", f"{host} cannot be resolved", "check the address and this machine's DNS")
             return
         try:
             socket.create_connection((host, number), timeout=_SECONDS).close()
-            yield fine("network", f"port {number} of {host} answers")
+            yield passed("network", f"port {number} of {host} answers")
         except OSError as error:
             yield failed(
                 "network",
@@ -207,7 +203,7 @@ def remote(profile: OperatorProfile) -> Iterator[Check]:
     yield _asked("aggregator", f"{profile.address} is up, and knows operator {profile.name}", profile)
 
 
-def _asked(name: str, finding: str, profile: OperatorProfile) -> Check:
+def _asked(name: str, finding: str, profile: OperatorProfile) -> Finding:
     """One mutual-TLS health call, then one that only an operator may make."""
     from fedmap_aggregator.operator.client import OperatorClient
 
@@ -221,15 +217,15 @@ def _asked(name: str, finding: str, profile: OperatorProfile) -> Check:
                 )
             client.sites()
     except FedmapError as error:
-        return failed(name, error.message, error.hint)
-    return fine(name, finding)
+        return failed_by(name, error)
+    return passed(name, finding)
 
 
-def _bindable(name: str, setting: str, host: str, number: int) -> Check:
+def _bindable(name: str, setting: str, host: str, number: int) -> Finding:
     fault = bind_fault(host, number, setting)
     if fault is not None:
-        return failed(name, fault.message, fault.hint)
-    return fine(name, f"{host}:{number} is free; the aggregator is not running")
+        return failed_by(name, fault)
+    return passed(name, f"{host}:{number} is free; the aggregator is not running")
 
 
 def _times(state: Path) -> Iterator[float]:

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from fedmap.errors import ConfigError
 from fedmap.files.durable import write_durably
+from fedmap.process.command_line import JsonValue
 from fedmap.process.settings import parse_config
 from fedmap_aggregator.config import AggregatorConfig
-from fedmap_aggregator.operator.message_json import JsonValue
 
 
 def write_first_config(path: Path, address: str, state: Path) -> None:

@@ -7,31 +7,19 @@ from typing import Annotated
 
 import typer
 
+from fedmap.process.command_line import moment
 from fedmap_aggregator.cli.bundles import day_after
-from fedmap_aggregator.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    load_config,
-    moment,
-    print_json,
-    print_text,
-)
+from fedmap_aggregator.cli.options import Expires, Here, Tier
 
 
 def import_flower_command(
+    given: Here,
     folder: Annotated[Path, typer.Argument(help="The folder that the Flower run wrote (its --out).")],
-    tier: Annotated[
-        int, typer.Option(min=2, max=3, help="2: with the prior, to fine-tune; 3: to predict only.")
-    ] = 2,
-    expires: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Last day on which it may be used, as 2027-12-31.")
-    ] = None,
+    tier: Tier = 2,
+    expires: Expires = None,
     to: Annotated[
         Path | None, typer.Option(help="Write the bundle here as well: a file or a folder.")
     ] = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Make a signed bundle of a study that was run on Flower. On the aggregator's own machine.
 
@@ -42,30 +30,26 @@ def import_flower_command(
     from fedmap_aggregator.release.flower_import import import_run
     from fedmap_aggregator.store.layout import open_store
 
-    settings, ends = load_config(config), day_after(expires)
+    settings, ends = given.settings(), day_after(expires)
     with open_store(settings) as store:
         done = import_run(folder, settings, store, tier, ends or None)
     row, written = done.bundle, None
     if to is not None:
         written = to / row.file_name if to.is_dir() else to
         write_durably(written, read_file(done.file), mode=0o644)
-    if as_json:
-        print_json(
-            {
-                "bundle": row.file_name,
-                "study": row.study,
-                "round": row.round,
-                "tier": row.tier,
-                "sha256": row.file_digest,
-                "size": row.size,
-                "expires_unix_ms": row.expires_at,
-                "key_fingerprint": row.key_fingerprint,
-                "made": done.made,
-                "file": None if written is None else str(written),
-            }
-        )
-        return
-    print_text(
+    given.tell(
+        {
+            "bundle": row.file_name,
+            "study": row.study,
+            "round": row.round,
+            "tier": row.tier,
+            "sha256": row.file_digest,
+            "size": row.size,
+            "expires_unix_ms": row.expires_at,
+            "key_fingerprint": row.key_fingerprint,
+            "made": done.made,
+            "file": None if written is None else str(written),
+        },
         f"{'Released' if done.made else 'Was released before:'} {row.file_name}",
         f"  study        {row.study}, round {row.round}, run on {done.runtime}",
         f"  expires      {moment(row.expires_at)}",

@@ -17,49 +17,43 @@ from typing import Annotated
 import typer
 
 from fedmap.errors import UnreachableError
-from fedmap.process.ending import run_program
-from fedmap.process.version import version_option
-from fedmap_aggregator.cli.bundles import bundle_app
-from fedmap_aggregator.cli.flower import import_flower_command
-from fedmap_aggregator.cli.operators import operator_app
-from fedmap_aggregator.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    Profile,
+from fedmap.process.command_line import (
+    DOCTOR_FOUND_A_FAULT,
     answer,
-    connect,
-    load_config,
+    command,
+    command_group,
+    print_aside,
     print_json,
     print_text,
     say,
+    version_option,
 )
+from fedmap.process.ending import run_program
+from fedmap_aggregator.cli.bundles import bundle_app
+from fedmap_aggregator.cli.flower import import_flower_command
+from fedmap_aggregator.cli.operators import operator_app
+from fedmap_aggregator.cli.options import DEFAULT_CONFIG, Anywhere, ConfigFile, Here
 from fedmap_aggregator.cli.rounds import round_app
 from fedmap_aggregator.cli.sites import invite_command, revoke_command, sites_command
 from fedmap_aggregator.cli.studies import POLL_SECONDS, study_app
 from fedmap_aggregator.cli.upkeep import backup_command, deletion_app, purge_command, restore_command
 
-app = typer.Typer(
-    help="The federation's centre: one command to set up, one to serve, the rest to lead studies.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("The federation's centre: one command to set up, one to serve, the rest to lead studies.")
 app.callback()(version_option)
-audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
+audit_app = command_group("The tamper-evident log.")
 app.add_typer(study_app, name="study")
 app.add_typer(round_app, name="round")
-bundle_app.command("import-flower")(import_flower_command)
+command(bundle_app, "import-flower")(import_flower_command)
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
 app.add_typer(deletion_app, name="deletion")
-DOCTOR_FOUND_A_FAILURE = 3
 _HEALTH_SECONDS = 10.0
 
 
-@app.command("init")
+@command(app, "init")
 def init_command(
+    given: Here,
     address: Annotated[
         str, typer.Option(help="host:port as the sites will dial it; writes --config if there is none.")
     ] = "",
@@ -69,40 +63,35 @@ def init_command(
         bool,
         typer.Option("--if-missing", help="Change nothing where there is an identity: for start scripts."),
     ] = False,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Make the state folder with its certificate authority, server certificate and first operator."""
     from fedmap_aggregator.cli.config_file import write_first_config
     from fedmap_aggregator.identity.initialise import has_identity, initialise
 
+    config = given.config
     if not config.exists():
         write_first_config(config, address, state)
-        if not as_json:
-            say.print(f"Wrote {config}", markup=False, highlight=False, soft_wrap=True)
-    settings = load_config(config)
+        if not given.as_json:
+            print_aside(f"Wrote {config}")
+    settings = given.settings()
     if if_missing and has_identity(settings):
-        if as_json:
-            print_json({"config": str(config), "state": str(settings.server.state), "made": False})
-        else:
-            print_text(f"{settings.server.state} holds an identity already; nothing was changed")
+        given.tell(
+            {"config": str(config), "state": str(settings.server.state), "made": False},
+            f"{settings.server.state} holds an identity already; nothing was changed",
+        )
         return
     made = initialise(settings, operator, datetime.now(UTC))
     files = {"joining_file": made.joining, "operator_profile": made.operator_profile}
-    if as_json:
-        print_json(
-            {
-                "config": str(config),
-                "state": str(made.state),
-                "made": True,
-                "address": settings.server.address,
-                "ca_fingerprint": made.ca_fingerprint,
-                "release_key_fingerprint": made.release_fingerprint,
-                **{name: str(path) if path else None for name, path in files.items()},
-            }
-        )
-        return
-    print_text(
+    given.tell(
+        {
+            "config": str(config),
+            "state": str(made.state),
+            "made": True,
+            "address": settings.server.address,
+            "ca_fingerprint": made.ca_fingerprint,
+            "release_key_fingerprint": made.release_fingerprint,
+            **{name: str(path) if path else None for name, path in files.items()},
+        },
         f"The aggregator of {settings.server.address} is set up in {made.state}",
         f"  CA fingerprint    {made.ca_fingerprint}",
         f"  release key       {made.release_fingerprint}",
@@ -114,92 +103,85 @@ def init_command(
 
 
 @app.command("serve")
-def serve_command(config: Config = DEFAULT_CONFIG) -> None:
+def serve_command(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Run the aggregator until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
-    settings = load_config(config)
+    settings = Here(config=config).settings()
     from fedmap_aggregator.checkup.doctor import before_serving
 
-    for check in before_serving(settings, datetime.now(UTC)):
-        print_text(f"{check.status} {check.name}: {check.finding}", f"  next: {check.next_step}")
+    for finding in before_serving(settings, datetime.now(UTC)):
+        print_text(f"{finding.verdict} {finding.name}: {finding.message}", f"  next: {finding.hint}")
     from fedmap_aggregator.wiring import serve
 
     serve(settings)
 
 
-@app.command("check-config")
-def check_config_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+@command(app, "check-config")
+def check_config_command(given: Here) -> None:
     """Check the configuration file: every fault at once. Touches nothing."""
     from fedmap_aggregator.cli.config_file import effective_settings
 
-    settings = effective_settings(load_config(config))
-    if as_json:
-        print_json({"file": str(config), "settings": {**settings}})
-        return
-    print_text(
-        f"{config} is in order. In effect:",
+    settings = effective_settings(given.settings())
+    given.tell(
+        {"file": str(given.config), "settings": settings},
+        f"{given.config} is in order. In effect:",
         *(f"  {key} = {json.dumps(value)}" for key, value in settings.items()),
     )
 
 
-@app.command("doctor")
-def doctor_command(profile: Profile = None, config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+@command(app, "doctor")
+def doctor_command(given: Anywhere) -> None:
     """Look for what is wrong, and name it. Changes nothing. Exit code 3 when something fails."""
     from fedmap_aggregator.checkup.doctor import examine, report_json, report_table
 
-    checks = examine(config, profile, datetime.now(UTC))
-    if as_json:
-        print_json(report_json(checks))
+    found = examine(given.config, given.profile, datetime.now(UTC))
+    if given.as_json:
+        print_json(report_json(found))
     else:
-        answer.print(report_table(checks))
-    if any(check.status == "fail" for check in checks):
-        raise typer.Exit(DOCTOR_FOUND_A_FAILURE)
+        answer.print(report_table(found))
+    if any(finding.verdict == "fail" for finding in found):
+        raise typer.Exit(DOCTOR_FOUND_A_FAULT)
 
 
-@app.command("health")
-def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+@command(app, "health")
+def health_command(given: Here) -> None:
     """Is the aggregator on this machine up? Exit code 1 if not. For health checks of containers."""
     from fedmap_aggregator.checkup.health import check_health
 
     try:
-        finding = check_health(load_config(config), _HEALTH_SECONDS)
+        finding = check_health(given.settings(), _HEALTH_SECONDS)
     except UnreachableError as error:  # engines know 0 and 1 of a health check
-        if as_json:
+        if given.as_json:
             print_json({"healthy": False, "message": error.message, "hint": error.hint})
         else:
-            say.print(f"error ({error.code}): {error}", markup=False, highlight=False, soft_wrap=True)
+            print_aside(f"error ({error.code}): {error}")
         raise typer.Exit(1) from error
-    if as_json:
-        print_json({"healthy": True, "message": finding})
-    else:
-        print_text(f"healthy: {finding}")
+    given.tell({"healthy": True, "message": finding}, f"healthy: {finding}")
 
 
-app.command("invite")(invite_command)
-app.command("sites")(sites_command)
-app.command("revoke")(revoke_command)
-app.command("backup")(backup_command)
-app.command("restore")(restore_command)
-app.command("purge")(purge_command)
+command(app, "invite")(invite_command)
+command(app, "sites")(sites_command)
+command(app, "revoke")(revoke_command)
+command(app, "backup")(backup_command)
+command(app, "restore")(restore_command)
+command(app, "purge")(purge_command)
 
 
-@app.command("status")
+@command(app, "status")
 def status_command(
+    given: Anywhere,
     study: Annotated[str, typer.Argument(help="Name of a study; left out: all of them.")] = "",
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay, and show every change; ends when the named study does.")
     ] = False,
-    profile: Profile = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Where studies stand: phase, rounds, who has answered, who is late, metrics."""
     from fedmap_aggregator.operator.message_json import message_json
     from fedmap_aggregator.operator.watch import LineDisplay, LiveDisplay, follow, view_of
 
-    with connect(profile, config) as client:
+    with given.connect() as client:
         if not watch:
             response = client.status(study)
-            if as_json:
+            if given.as_json:
                 print_json(message_json(response))
             else:
                 answer.print(view_of(response, in_full=bool(study)))
@@ -208,28 +190,24 @@ def status_command(
         def pause() -> None:
             time.sleep(POLL_SECONDS)
 
-        if answer.is_terminal and not as_json:
+        if answer.is_terminal and not given.as_json:
             display = LiveDisplay(answer, in_full=bool(study))
             with display.live:
                 follow(lambda: client.status(study), display, pause, until_over=bool(study))
         else:
-            lines = LineDisplay(print_text, as_json)
+            lines = LineDisplay(print_text, given.as_json)
             follow(lambda: client.status(study), lines, pause, until_over=bool(study))
 
 
-@audit_app.command("verify")
-def audit_verify_command(
-    profile: Profile = None, config: Config = DEFAULT_CONFIG, as_json: Json = False
-) -> None:
+@command(audit_app, "verify")
+def audit_verify_command(given: Anywhere) -> None:
     """Check the hash chain of the audit log from its first entry."""
     from fedmap_aggregator.operator.message_json import message_json
 
-    with connect(profile, config) as client:
+    with given.connect() as client:
         verified = client.verify_audit()
-    if as_json:
-        print_json(message_json(verified))
-        return
-    print_text(
+    given.tell(
+        message_json(verified),
         f"The audit log is whole: {verified.entries} entries",
         f"  head  {verified.head}",
         "Keep the head somewhere else: a log that was cut short later no longer reaches it.",

@@ -12,25 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap_aggregator.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    Profile,
-    connect,
-    load_config,
-    moment,
-    print_json,
-    print_text,
-)
+from fedmap.process.command_line import command, command_group, moment, print_text
+from fedmap.trust.deletion_check import Authority, Certificate, Fingerprint, tell_deletion
+from fedmap_aggregator.cli.options import Anywhere, Here, Yes
 
 if TYPE_CHECKING:
     from fedmap.contract.v1 import operator_pb2 as pb
+    from fedmap.process.command_line import JsonValue
     from fedmap.trust.deletion import Trust
-    from fedmap_aggregator.operator.message_json import JsonValue
     from fedmap_aggregator.upkeep.archive import BackupManifest
 
-deletion_app = typer.Typer(help="Certificates of deletion.", no_args_is_help=True, add_completion=False)
+deletion_app = command_group("Certificates of deletion.")
 
 
 @deletion_app.callback()
@@ -39,76 +31,65 @@ def deletion_callback() -> None:
 
 
 def backup_command(
+    given: Here,
     out: Annotated[Path, typer.Option(help="File to write, or a folder for a file named by the time.")],
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave out private keys, where they are kept elsewhere.")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Write everything into one file, while the aggregator runs or not, and read it back."""
     from fedmap_aggregator.upkeep.backup import make_backup
 
-    settings = load_config(config)
-    made = make_backup(settings, config, out, datetime.now(UTC), with_keys=not without_keys)
+    made = make_backup(given.settings(), given.config, out, datetime.now(UTC), with_keys=not without_keys)
     manifest = made.manifest
-    if as_json:
-        print_json({"file": str(made.path), "bytes": made.size, "sha256": made.sha256, **_facts(manifest)})
-        return
-    print_text(f"Wrote {made.path}, {made.size:,} bytes, and read it back whole.", *_lines(manifest))
-    print_text(f"  sha256      {made.sha256}")
-    if manifest.with_keys:
-        print_text("It holds private keys: encrypt it, and keep it apart from this machine.")
-    else:
-        print_text(f"Without keys. These have to be kept elsewhere: {', '.join(manifest.left_out) or 'none'}")
-    if manifest.outside:
-        print_text(f"Outside the state folder, not in it: {', '.join(manifest.outside)}")
+    given.tell(
+        {"file": str(made.path), "bytes": made.size, "sha256": made.sha256, **_facts(manifest)},
+        f"Wrote {made.path}, {made.size:,} bytes, and read it back whole.",
+        *_lines(manifest),
+        f"  sha256      {made.sha256}",
+        "It holds private keys: encrypt it, and keep it apart from this machine."
+        if manifest.with_keys
+        else f"Without keys. These have to be kept elsewhere: {', '.join(manifest.left_out) or 'none'}",
+        f"Outside the state folder, not in it: {', '.join(manifest.outside)}" if manifest.outside else None,
+    )
 
 
 def restore_command(
+    given: Here,
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file that `backup` wrote.")],
     check: Annotated[bool, typer.Option("--check", help="Only verify the file. Nothing is written.")] = False,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Put a backup back, into an empty state folder and database. Verifies all of it first."""
     from fedmap_aggregator.upkeep.restore import check_backup, restore_backup
 
     if check:
         manifest = check_backup(file)
-        if as_json:
-            print_json({"file": str(file), **_facts(manifest)})
-            return
-        print_text(f"{file} is whole.", *_lines(manifest))
+        given.tell({"file": str(file), **_facts(manifest)}, f"{file} is whole.", *_lines(manifest))
         return
-    restored = restore_backup(file, config, datetime.now(UTC))
-    manifest, state = restored.manifest, restored.config.server.state
-    if as_json:
-        written = restored.config_written
-        print_json({"state": str(state), "config_written": written, **_facts(manifest)})
-        return
-    if restored.config_written:
-        print_text(f"Wrote {config}, as it was in the backup.")
-    print_text(f"Restored {file} into {state}", *_lines(manifest))
-    missing = (*(str(state / name) for name in manifest.left_out), *manifest.outside)
-    if missing:
-        print_text("Put these in place, they are not in the backup:", *(f"  {one}" for one in missing))
-    print_text("Next: fedmap-aggregator doctor, then fedmap-aggregator serve")
+    restored = restore_backup(file, given.config, datetime.now(UTC))
+    manifest, state, written = restored.manifest, restored.config.server.state, restored.config_written
+    missing = [f"  {one}" for one in (*(state / name for name in manifest.left_out), *manifest.outside)]
+    given.tell(
+        {"state": str(state), "config_written": written, **_facts(manifest)},
+        f"Wrote {given.config}, as it was in the backup." if written else None,
+        f"Restored {file} into {state}",
+        *_lines(manifest),
+        *(["Put these in place, they are not in the backup:", *missing] if missing else []),
+        "Next: fedmap-aggregator doctor, then fedmap-aggregator serve",
+    )
 
 
 def purge_command(
+    given: Anywhere,
     study: Annotated[str, typer.Argument(help="Name of a study that has ended.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     with_bundles: Annotated[
         bool, typer.Option("--with-bundles", help="Also the files of its bundles; all must be withdrawn.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Certificate to write. Default: STUDY.deletion.json.")
     ] = None,
-    profile: Profile = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Delete what the sites sent and what was computed in an ended study, for good, with a certificate."""
     from fedmap.files.durable import write_durably
@@ -116,67 +97,46 @@ def purge_command(
     from fedmap_aggregator.operator.message_json import message_json
 
     target = out or Path(f"{study}{SUFFIX}")
-    with connect(profile, config) as client:
+    with given.connect() as client:
         plan = client.purge(study, with_bundles=with_bundles, dry_run=True)
         if dry_run:
-            print_json(message_json(plan)) if as_json else print_text(*_plan_lines(plan))
+            given.tell(message_json(plan), *_plan_lines(plan))
             return
-        if not plan.done and not yes and not as_json:
+        if not plan.done and not yes and not given.as_json:
             print_text(*_plan_lines(plan))
             typer.confirm(f"Delete the content of {study} for good?", abort=True)
         done = client.purge(study, with_bundles=with_bundles, dry_run=False)
         certificate = client.deletion(study)
     write_durably(target, certificate, mode=0o644)
-    if as_json:
-        print_json({**message_json(done), "certificate": str(target)})
-        return
-    print_text(
+    given.tell(
+        {**message_json(done), "certificate": str(target)},
         f"The content of {study} was deleted, {moment(done.finished_unix_ms)}.",
         f"Wrote {target}: the signed certificate of deletion.",
         "Backups that were made before still hold it: delete them when their time is up.",
     )
 
 
-@deletion_app.command("verify")
+@command(deletion_app, "verify")
 def deletion_verify_command(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A certificate of deletion.")],
-    fingerprint: Annotated[
-        str, typer.Option(help="Of the release key, from paper. Default: that of this aggregator.")
-    ] = "",
-    ca: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Of a site's certificate: the federation's ca.pem."),
-    ] = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
+    given: Here, file: Certificate, fingerprint: Fingerprint = "", ca: Authority = None
 ) -> None:
     """Check who signed a certificate of deletion, and that nothing in it was changed. Asks nobody."""
-    from fedmap.files.durable import read_file
-    from fedmap.trust.deletion import deletion_lines, read_deletion
-
-    record, signer = read_deletion(read_file(file), _trust(fingerprint, ca, config))
-    if as_json:
-        print_json({"signed_by": signer, **record.model_dump(mode="json")})
-        return
-    print_text(*deletion_lines(file.name, record, signer))
+    tell_deletion(given, file, fingerprint, ca, lambda: _trust(given))
 
 
-def _trust(fingerprint: str, ca: Path | None, config: Path) -> Trust:
-    """What was given; otherwise what this aggregator's own files say, where there are any."""
+def _trust(given: Here) -> Trust:
+    """What this aggregator's own files say, where there are any."""
     from fedmap.files.durable import read_file
     from fedmap.trust.deletion import Trust
     from fedmap_aggregator.identity.initialise import pki_paths
     from fedmap_aggregator.identity.release_key import read_release_key, release_key_path
 
-    fingerprints, authority = {fingerprint} - {""}, read_file(ca) if ca is not None else b""
-    if config.is_file():
-        settings = load_config(config)
-        key, own = release_key_path(settings), settings.pki.client_ca or pki_paths(settings).ca
-        if not fingerprints and key.is_file():
-            fingerprints.add(read_release_key(key).fingerprint)
-        if not authority and own.is_file():
-            authority = read_file(own)
-    return Trust(fingerprints, authority)
+    if not given.config.is_file():
+        return Trust()
+    settings = given.settings()
+    key, own = release_key_path(settings), settings.pki.client_ca or pki_paths(settings).ca
+    fingerprints = {read_release_key(key).fingerprint} if key.is_file() else ()
+    return Trust(fingerprints, read_file(own) if own.is_file() else b"")
 
 
 def _plan_lines(plan: pb.PurgeStudyResponse) -> list[str]:

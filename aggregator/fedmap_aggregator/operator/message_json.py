@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from google.protobuf.message import Message
 
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+from fedmap.process.command_line import JsonValue
 
 
 def message_json(message: Message) -> dict[str, JsonValue]:

@@ -18,7 +18,8 @@ import numpy as np
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.errors import ConflictError
 from fedmap.files.durable import make_folder, write_durably
-from fedmap_aggregator.operator.message_json import JsonValue, message_json
+from fedmap.process.command_line import JsonValue
+from fedmap_aggregator.operator.message_json import message_json
 
 _FILES = ("metrics.csv", "skipped.csv", "rounds.csv", "refusals.csv", "summary.json")
 _ROUND_COLUMNS = (

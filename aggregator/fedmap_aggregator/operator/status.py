@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.metrics import METRICS
+from fedmap.process.command_line import add_row, plain_table
 
 PHASES = ("approvals", "statistics", "initialisation", "rounds", "rule", "evaluation", "complete")
 FINAL = frozenset({"complete", "aborted"})
@@ -45,7 +46,7 @@ def overview(studies: Sequence[pb.StudyStatus]) -> RenderableType:
     """One line for each study."""
     if not studies:
         return Text("No studies yet. `fedmap-aggregator study create PLAN` makes one.")
-    table = plain_table("study", "phase", "round", "answered", "now")
+    table = plain_table(("study", "phase", "round", "answered", "now"))
     for status in studies:
         add_row(
             table,
@@ -164,7 +165,7 @@ def _facts(status: pb.StudyStatus, now_ms: int) -> str:
 
 
 def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
-    table = plain_table("site", "region", "standing", "work", "note")
+    table = plain_table(("site", "region", "standing", "work", "note"))
     shown = list(status.members)
     if most is not None and len(shown) > most:
         shown = sorted(shown, key=lambda m: _URGENCY.get(standing(m), 1))[:most]
@@ -192,7 +193,7 @@ def _work(member: pb.MemberStatus, word: str) -> str:
 
 def _history(status: pb.StudyStatus) -> Table:
     losses = ("loss", "validation loss", "penalty", "largest weight")
-    table = plain_table("round", "answered", *losses, "own model", "global model")
+    table = plain_table(("round", "answered", *losses, "own model", "global model"))
     for closed in status.history[-_ROUNDS_SHOWN:]:
         add_row(
             table,
@@ -211,7 +212,7 @@ def _history(status: pb.StudyStatus) -> Table:
 
 def _scores(status: pb.StudyStatus) -> Table:
     """The plan's metric at each site; all the others are in `study results`."""
-    table = plain_table("site", "region", "own model", "global model", "note")
+    table = plain_table(("site", "region", "own model", "global model", "note"))
     chosen = [score for score in status.scores if score.metric == status.metric]
     values = {(s.site, s.model): s.value for s in chosen if s.HasField("value")}
     notes = {s.site: s.note for s in chosen if s.note}
@@ -230,7 +231,7 @@ def _scores(status: pb.StudyStatus) -> Table:
 
 
 def _refusals(status: pb.StudyStatus, now_ms: int) -> Table:
-    table = plain_table("refused or failed", "task", "code", "reason", "ago")
+    table = plain_table(("refused or failed", "task", "code", "reason", "ago"))
     for refusal in sorted(status.refusals, key=lambda r: -r.at_unix_ms)[:_REFUSALS_SHOWN]:
         add_row(
             table,
@@ -267,16 +268,3 @@ def _label(metric: str) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def plain_table(*columns: str) -> Table:
-    """Columns without borders, which copy well out of a terminal."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
-    """A row whose texts are taken literally: Rich reads no markup in them."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
 from fedmap.errors import DataError
+from fedmap.process.command_line import version_option
 from fedmap.process.ending import run_program
-from fedmap.process.version import version_option
 from fedmap.study.plan import load_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.processes.commands import LOCAL, FlowerRun, run_to_its_end, simulation_superlink

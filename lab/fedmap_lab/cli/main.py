@@ -18,8 +18,8 @@ from rich.table import Table
 
 from fedmap.errors import FedmapError
 from fedmap.metrics import Metric, SkippedMetric, metric_label, shortfall
+from fedmap.process.command_line import version_option
 from fedmap.process.ending import run_program
-from fedmap.process.version import version_option
 from fedmap.study.plan import load_plan
 from fedmap_lab.cli.compare import compare_command
 from fedmap_lab.cli.compose import compose_app

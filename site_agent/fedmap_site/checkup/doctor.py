@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedmap.errors import ConfigError, FedmapError, NotAllowedError, StorageError
 from fedmap.files.durable import FolderLock, try_writing
+from fedmap.process.findings import Finding, failed, failed_by, passed, warned
 from fedmap.process.settings import read_config
 from fedmap.trust.certificates import CertificateFacts, certificate_facts
-from fedmap_site.checkup.findings import Finding, failed, failed_by, passed, warned
 from fedmap_site.checkup.network import check_way
 from fedmap_site.checkup.site import (
     STATE_MISSING,

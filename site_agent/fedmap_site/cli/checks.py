@@ -7,78 +7,66 @@ from typing import Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    load_config,
-    now,
-    print_json,
-    print_table,
-    print_text,
-    say,
-)
-
-DOCTOR_FOUND_A_FAULT = 3
+from fedmap.process.command_line import DOCTOR_FOUND_A_FAULT, print_aside, print_json, print_table, print_text
+from fedmap.process.findings import any_failed
+from fedmap_site.cli.options import Here, now
 
 
-def doctor_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def doctor_command(given: Here) -> None:
     """Look for what is wrong, and name it with the next step. Exit code 3 when something fails."""
     from fedmap_site.checkup.doctor import examine
     from fedmap_site.wiring import software_version
 
-    found = examine(config, now(), software_version())
-    if as_json:
-        print_json(
-            [{"name": f.name, "status": f.verdict, "finding": f.message, "next_step": f.hint} for f in found]
-        )
-    else:
-        for finding in found:
-            print_text(f"{finding.verdict:<8} {finding.name}: {finding.message}")
-            if finding.hint:
-                print_text(f"         next: {finding.hint}")
-    if any(finding.verdict == "fail" for finding in found):
+    found = examine(given.config, now(), software_version())
+    lines = [(f"{f.verdict:<8} {f.name}: {f.message}", f.hint and f"         next: {f.hint}") for f in found]
+    given.tell(
+        [{"name": f.name, "status": f.verdict, "finding": f.message, "next_step": f.hint} for f in found],
+        *(line for pair in lines for line in pair if line),
+    )
+    if any_failed(found):
         raise typer.Exit(DOCTOR_FOUND_A_FAULT)
 
 
-def check_config_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def check_config_command(given: Here) -> None:
     """Check the configuration and the policy: every fault at once. Touches nothing."""
     from fedmap_site.policy import read_policy
 
-    settings = load_config(config)
+    settings = given.settings()
     policy = read_policy(settings.policy.file)
-    if as_json:
-        sections = {"config": settings.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}
-        print_json({"file": str(config), **sections})
-        return
-    print_text(f"{config} and {settings.policy.file} are in order. In effect:")
-    for name, section in settings:
-        if name != "policy":
-            print_text(*(f"  {name}.{key} = {_shown(value)}" for key, value in section))
-    print_text(*(f"  policy: {key} = {_shown(value)}" for key, value in policy))
+    sections = {"config": settings.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}
+    given.tell(
+        {"file": str(given.config), **sections},
+        f"{given.config} and {settings.policy.file} are in order. In effect:",
+        *(
+            f"  {name}.{key} = {_shown(value)}"
+            for name, section in settings
+            if name != "policy"
+            for key, value in section
+        ),
+        *(f"  policy: {key} = {_shown(value)}" for key, value in policy),
+    )
 
 
 def check_data_command(
+    given: Here,
     plan: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="Study plan (TOML).")
     ],
     file: Annotated[
         Path | None, typer.Option(exists=True, help="Patients' file; default: as configured for the study.")
     ] = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Would this site's file do for a plan? Columns, ranges and counts; never a row."""
     from fedmap.errors import ConfigError
     from fedmap.study.plan import load_plan
     from fedmap_site.policy import read_policy
 
-    settings = load_config(config)
+    settings = given.settings()
     study_plan = load_plan(plan)
     path = file or settings.data.path_of(study_plan.study.name)
     if path is None:
         raise ConfigError(
-            str(config),
+            str(given.config),
             (f"no file is named for the study {study_plan.study.name}",),
             hint="Name it under [data] file or [data.files], or give --file.",
         )
@@ -88,7 +76,7 @@ def check_data_command(
 
     require_readable(path)
     report = check_data(study_plan, settings.site.name, path, policy)
-    if as_json:
+    if given.as_json:
         print_json(
             {
                 "study": report.study,
@@ -105,10 +93,8 @@ def check_data_command(
         rows += [(f"left out: {line.name}", line.value) for line in report.left_out]
         if rows:
             print_table(("what", "count"), rows)
-        for note in report.notes:
-            say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-        for problem in report.problems:
-            say.print(f"problem: {problem}", markup=False, highlight=False, soft_wrap=True)
+        print_aside(*(f"note: {note}" for note in report.notes))
+        print_aside(*(f"problem: {problem}" for problem in report.problems))
         fits = "can be used" if report.usable else "cannot be used as it is"
         print_text(f"{path} {fits} for {report.study}.")
     if not report.usable:

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    load_config,
-    print_json,
-    print_table,
-    print_text,
-    say,
-)
+from fedmap.process.command_line import print_aside, print_json, print_table, print_text, say
+from fedmap_site.cli.options import Here
 
 if TYPE_CHECKING:
     from fedmap_site.loop.dry_run import DryRun
@@ -24,12 +16,11 @@ _MIB = 1 << 20
 
 
 def dry_run_command(
+    given: Here,
     study: Annotated[str, typer.Argument(help="Name of a study that this site has approved.")],
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Do every kind of task of a study once, show what would leave, and send nothing."""
-    settings = load_config(config)
+    settings = given.settings()
     from fedmap_site.wiring import Site, clock_ms, compute_on_one_thread
 
     compute_on_one_thread()
@@ -39,11 +30,11 @@ def dry_run_command(
 
     def on_task(name: str) -> None:
         if say.is_terminal:
-            say.print(f"… {name}", markup=False, highlight=False)
+            print_aside(f"… {name}")
 
     done = rehearse(site.name, site.state, study, settings.data, site.policy(), clock_ms, on_task)
     site.audit.append("study.rehearsed", study, {"answers": str(len(done.answers))})
-    if as_json:
+    if given.as_json:
         _print_json(study, done)
         return
     print_text(f"Dry run of {study} at {site.name}: one answer of each kind. Nothing was sent.")

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    load_config,
-    moment,
-    now,
-    print_json,
-    print_text,
-    say,
-)
+from fedmap.process.command_line import moment, print_aside
+from fedmap_site.cli.options import Here, now
 
 if TYPE_CHECKING:
     from fedmap.trust.certificates import CertificateFacts
@@ -25,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def enrol_command(
+    given: Here,
     joining: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The joining file of the operator.")
     ] = None,
@@ -68,8 +60,6 @@ def enrol_command(
     address: Annotated[
         str, typer.Option(help="The aggregator's host:port; writes --config if there is none.")
     ] = "",
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Get this site's certificate. The private key is made here and never leaves."""
     ways = [joining, certificate, offline_request, offline_certificate]
@@ -77,7 +67,7 @@ def enrol_command(
         raise typer.BadParameter(
             "give one of --joining, --certificate, --offline-request and --offline-certificate"
         )
-    settings = _settings(config, site, address)
+    settings = _settings(given, site, address)
     from fedmap.files.durable import make_folder
     from fedmap_site.identity.enrolment import refuse_second_enrolment
     from fedmap_site.identity.files import is_enrolled
@@ -85,14 +75,14 @@ def enrol_command(
     state = settings.site.state
     make_folder(state)
     if if_missing and is_enrolled(state):
-        if as_json:
-            print_json({"site": settings.site.name, "state": str(state), "made": False})
-        else:
-            print_text(f"{settings.site.name} has a certificate already; nothing was changed")
+        given.tell(
+            {"site": settings.site.name, "state": str(state), "made": False},
+            f"{settings.site.name} has a certificate already; nothing was changed",
+        )
         return
     refuse_second_enrolment(state, again)
     if offline_request is not None:
-        _write_request(settings, _needed(token, "--token"), offline_request, as_json)
+        _write_request(given, settings, _needed(token, "--token"), offline_request)
         return
     if joining is not None:
         fingerprint = _needed(ca_fingerprint, "--ca-fingerprint")
@@ -105,29 +95,31 @@ def enrol_command(
     else:
         facts = _own_pki(settings, certificate, key, authority)
     _record(settings, facts)
-    release_key = _learn_release_key(settings, config) if joining is not None else ""
-    if as_json:
-        ends, name = facts.not_after.isoformat(), settings.site.name
-        enrolled = {"site": name, "serial": facts.serial, "ends": ends, "state": str(state)}
-        print_json({**enrolled, "release_key": release_key, "made": True})
-        return
-    print_text(
+    release_key = _learn_release_key(given) if joining is not None else ""
+    given.tell(
+        {
+            "site": settings.site.name,
+            "serial": facts.serial,
+            "ends": facts.not_after.isoformat(),
+            "state": str(state),
+            "release_key": release_key,
+            "made": True,
+        },
         f"{settings.site.name} is enrolled. Its certificate is valid until {moment(facts.not_after)}.",
-        *([f"Bundles are believed under the release key {release_key}."] if release_key else []),
+        f"Bundles are believed under the release key {release_key}." if release_key else None,
         "Next: `fedmap-site doctor` checks everything; `fedmap-site studies` lists what is offered.",
     )
 
 
-def _settings(config: Path, site: str, address: str) -> SiteConfig:
+def _settings(given: Here, site: str, address: str) -> SiteConfig:
     """The configuration, which must not contradict the invitation; the first one where there is none."""
     from fedmap.errors import ConfigError
 
-    if not config.exists() and site and address:
+    if not given.config.exists() and site and address:
         from fedmap_site.first_config import write_first_config
 
-        for path in write_first_config(config, site, address):
-            say.print(f"Wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    settings = load_config(config)
+        print_aside(*(f"Wrote {path}" for path in write_first_config(given.config, site, address)))
+    settings = given.settings()
     pairs = (
         ("site.name", settings.site.name, site),
         ("aggregator.address", settings.aggregator.address, address),
@@ -138,7 +130,9 @@ def _settings(config: Path, site: str, address: str) -> SiteConfig:
         if said not in ("", has)
     )
     if wrong:
-        raise ConfigError(str(config), wrong, hint="Correct the file, or leave --site and --address out.")
+        raise ConfigError(
+            str(given.config), wrong, hint="Correct the file, or leave --site and --address out."
+        )
     return settings
 
 
@@ -178,33 +172,29 @@ def _own_pki(
     return adopt_external(settings.site.state, settings.site.name, certificate, key, trusted, now())
 
 
-def _write_request(settings: SiteConfig, token: str, out: Path, as_json: bool) -> None:
+def _write_request(given: Here, settings: SiteConfig, token: str, out: Path) -> None:
     from fedmap_site.identity.enrolment_files import write_request
 
     write_request(settings.site.state, settings.site.name, token, out, now())
-    if as_json:
-        print_json({"site": settings.site.name, "file": str(out)})
-        return
-    print_text(
+    given.tell(
+        {"site": settings.site.name, "file": str(out)},
         f"Wrote {out}. It holds the token: treat it as a secret until it has been used.",
         f"At the centre: fedmap-aggregator round import {out.name}",
         "With the file that comes back: fedmap-site enrol --offline-certificate FILE --ca-fingerprint FP",
     )
 
 
-def _learn_release_key(settings: SiteConfig, config: Path) -> str:
+def _learn_release_key(given: Here) -> str:
     """First contact: pin the key that signs bundles. The enrolment stands whatever comes of it."""
     from fedmap.errors import FedmapError
     from fedmap_site.cli.bundles.fetch import pin_release_key
-    from fedmap_site.cli.bundles.shelf import open_store
-    from fedmap_site.wiring import Site
+    from fedmap_site.cli.bundles.options import AtShelf
 
     try:
-        with Site(settings).connect() as connection:
-            return pin_release_key(open_store(None, config), connection)
+        with given.site().connect() as connection:
+            return pin_release_key(AtShelf(config=given.config).shelf(), connection)
     except FedmapError as error:
-        say.print("No release key was learnt: ", end="")
-        say.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        print_aside(f"No release key was learnt: {error}")
         return ""
 
 

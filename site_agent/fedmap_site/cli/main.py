@@ -8,11 +8,12 @@ what is heavy (torch, pandas, gRPC) themselves, so that --help and a faulty file
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import typer
 
+from fedmap.process.command_line import command, command_group, say, version_option
 from fedmap.process.ending import run_program
-from fedmap.process.version import version_option
 from fedmap_site.cli.bundles.care import card_command, remove_command, trust_command, withdrawals_command
 from fedmap_site.cli.bundles.fetch import fetch_command
 from fedmap_site.cli.bundles.hand_on import serve_bundles_command
@@ -24,47 +25,50 @@ from fedmap_site.cli.checks import check_config_command, check_data_command, doc
 from fedmap_site.cli.dry_run import dry_run_command
 from fedmap_site.cli.enrol import enrol_command
 from fedmap_site.cli.outbox import audit_app, outbox_app, reject_command, release_command
-from fedmap_site.cli.output import say
 from fedmap_site.cli.purge import deletion_app, purge_command
 from fedmap_site.cli.run import health_command, round_app, run_command, status_command
 from fedmap_site.cli.studies import approve_command, leave_command, studies_command
 
-app = typer.Typer(
-    help="The hospital's agent: nothing of a patient leaves, and what leaves is yours to release.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("The hospital's agent: nothing of a patient leaves, and what leaves is yours to release.")
 app.callback()(version_option)
-app.command("enrol")(enrol_command)
-app.command("doctor")(doctor_command)
-app.command("check-config")(check_config_command)
-app.command("check-data")(check_data_command)
-app.command("studies")(studies_command)
-app.command("approve")(approve_command)
-app.command("leave")(leave_command)
-app.command("dry-run")(dry_run_command)
-app.command("run")(run_command)
-app.command("status")(status_command)
-app.command("health")(health_command)
+_COMMANDS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
+    app: {
+        "enrol": enrol_command,
+        "doctor": doctor_command,
+        "check-config": check_config_command,
+        "check-data": check_data_command,
+        "studies": studies_command,
+        "approve": approve_command,
+        "leave": leave_command,
+        "dry-run": dry_run_command,
+        "run": run_command,
+        "status": status_command,
+        "health": health_command,
+        "release": release_command,
+        "reject": reject_command,
+        "purge": purge_command,
+        "serve-bundles": serve_bundles_command,
+        "personalise": personalise_command,
+        "predict": predict_command,
+        "check-shift": check_shift_command,
+        "serve": serve_command,
+    },
+    bundle_app: {
+        "fetch": fetch_command,
+        "card": card_command,
+        "remove": remove_command,
+        "trust": trust_command,
+        "withdrawals": withdrawals_command,
+    },
+}
+for group, commands in _COMMANDS.items():
+    for name, run in commands.items():
+        command(group, name)(run)
 app.add_typer(outbox_app, name="outbox")
-app.command("release")(release_command)
-app.command("reject")(reject_command)
 app.add_typer(audit_app, name="audit")
-app.command("purge")(purge_command)
 app.add_typer(deletion_app, name="deletion")
 app.add_typer(round_app, name="round")
-bundle_app.command("fetch")(fetch_command)
-bundle_app.command("card")(card_command)
-bundle_app.command("remove")(remove_command)
-bundle_app.command("trust")(trust_command)
-bundle_app.command("withdrawals")(withdrawals_command)
 app.add_typer(bundle_app, name="bundle")
-app.command("serve-bundles")(serve_bundles_command)
-app.command("personalise")(personalise_command)
-app.command("predict")(predict_command)
-app.command("check-shift")(check_shift_command)
-app.command("serve")(serve_command)
 
 
 def main() -> None:

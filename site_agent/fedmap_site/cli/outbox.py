@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Approver,
-    Config,
-    Json,
+from fedmap.process.command_line import (
     JsonValue,
-    load_config,
+    command,
+    command_group,
     moment,
     print_json,
     print_table,
     print_text,
+    with_options,
 )
+from fedmap_site.cli.options import Approver, Here
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fedmap_site.exit.item import OutboxItem
-    from fedmap_site.wiring import Site
 
 outbox_app = typer.Typer(help="Everything that has left, or waits to leave.", add_completion=False)
-audit_app = typer.Typer(help="The tamper-evident log.", no_args_is_help=True, add_completion=False)
+audit_app = command_group("The tamper-evident log.")
 
 Item = Annotated[str, typer.Argument(help="Name of an item, as `fedmap-site outbox` shows it.")]
 Study = Annotated[str, typer.Option("--study", help="Only items of this study.")]
 
 
-@outbox_app.callback(invoke_without_command=True)
-def outbox_command(
-    context: typer.Context, study: Study = "", config: Config = DEFAULT_CONFIG, as_json: Json = False
-) -> None:
-    """Everything that has left, or waits to leave. Without a sub-command: list."""
-    if context.invoked_subcommand is None:
-        list_command(study, config, as_json)
-
-
-@outbox_app.command("list")
-def list_command(study: Study = "", config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+@command(outbox_app, "list")
+def list_command(given: Here, study: Study = "") -> None:
     """List the items, oldest first."""
-    items = [item for item in _site(config).outbox.items() if study in ("", item.study)]
-    if as_json:
+    items = [item for item in given.site().outbox.items() if study in ("", item.study)]
+    if given.as_json:
         print_json({"items": [_facts(item) for item in items]})
         return
     if not items:
@@ -60,7 +47,7 @@ def list_command(study: Study = "", config: Config = DEFAULT_CONFIG, as_json: Js
                 item.content,
                 f"{item.manifest.tensors_bytes + item.manifest.answer_bytes:,}",
                 item.status.state.replace("_", " "),
-                moment(datetime.fromtimestamp(item.status.at_unix_ms / 1000, UTC)),
+                moment(item.status.at_unix_ms),
                 item.status.by,
                 item.status.reason,
             )
@@ -69,76 +56,65 @@ def list_command(study: Study = "", config: Config = DEFAULT_CONFIG, as_json: Js
     )
 
 
-@outbox_app.command("show")
-def show_command(item: Item, config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
-    """Show an item's manifest: every field, tensor and check."""
-    import json
+def outbox_command(given: Here, context: typer.Context, study: Study = "") -> None:
+    """Everything that has left, or waits to leave. Without a sub-command: list."""
+    if context.invoked_subcommand is None:
+        list_command(given, study)
 
-    found = _site(config).outbox.get(item)
-    if as_json:
-        print_json({**_facts(found), "manifest": json.loads(found.manifest.to_json())})
-        return
-    print_text(found.manifest_text().rstrip())
-    print_text(f"State: {found.status.state.replace('_', ' ')}")
+
+outbox_app.callback(invoke_without_command=True)(with_options(outbox_command))
+
+
+@command(outbox_app, "show")
+def show_command(given: Here, item: Item) -> None:
+    """Show an item's manifest: every field, tensor and check."""
+    found = given.site().outbox.get(item)
+    given.tell(
+        {**_facts(found), "manifest": json.loads(found.manifest.to_json())},
+        found.manifest_text().rstrip(),
+        f"State: {found.status.state.replace('_', ' ')}",
+    )
 
 
 def release_command(
+    given: Here,
     approver: Approver,
     items: Annotated[list[str] | None, typer.Argument(help="Names of items.")] = None,
     study: Study = "",
     all_items: Annotated[
         bool, typer.Option("--all", help="Every item that waits (with --study: of it).")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Let answers go, after a look at their manifests. The running agent sends them within seconds."""
     if bool(items) == all_items or (study and not all_items):
         raise typer.BadParameter("give the names of items, or --all (with --study NAME for one study)")
-    site = _site(config)
-    names = items or [i.id for i in site.outbox.items("waiting_review") if study in ("", i.study)]
-    released = [site.outbox.release(name, approver) for name in names]
-    if as_json:
-        print_json({"items": [_facts(item) for item in released]})
-        return
-    if not released:
-        print_text("Nothing waits for a release.")
-    for item in released:
-        print_text(f"released {item.id} by {item.status.by}")
+    outbox = given.site().outbox
+    names = items or [i.id for i in outbox.items("waiting_review") if study in ("", i.study)]
+    released = [outbox.release(name, approver) for name in names]
+    given.tell(
+        {"items": [_facts(item) for item in released]},
+        None if released else "Nothing waits for a release.",
+        *(f"released {item.id} by {item.status.by}" for item in released),
+    )
 
 
-def reject_command(
-    item: Item, approver: Approver, config: Config = DEFAULT_CONFIG, as_json: Json = False
-) -> None:
+def reject_command(given: Here, item: Item, approver: Approver) -> None:
     """Keep an answer back. The centre hears that it was withheld, and no more."""
-    rejected = _site(config).outbox.reject(item, approver)
-    if as_json:
-        print_json(_facts(rejected))
-        return
-    print_text(f"rejected {rejected.id} by {rejected.status.by}; it stays here")
+    rejected = given.site().outbox.reject(item, approver)
+    given.tell(_facts(rejected), f"rejected {rejected.id} by {rejected.status.by}; it stays here")
 
 
-@audit_app.command("verify")
-def verify_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+@command(audit_app, "verify")
+def verify_command(given: Here) -> None:
     """Check the hash chain of this site's audit log from its first entry."""
-    from fedmap_site.wiring import Site
-
-    found = Site(load_config(config)).audit.verify()
-    if as_json:
-        print_json({"entries": found.entries, "head": found.head, "torn_bytes": found.torn_bytes})
-        return
-    print_text(
+    found = given.site().audit.verify()
+    torn = "A crash tore the last line; the next entry moves it aside and records that."
+    given.tell(
+        {"entries": found.entries, "head": found.head, "torn_bytes": found.torn_bytes},
         f"{found.entries} entries, unbroken. Head: {found.head}",
         "Write the head down elsewhere: a log that was cut off at its end can only be told by it.",
+        torn if found.torn_bytes else None,
     )
-    if found.torn_bytes:
-        print_text("A crash tore the last line; the next entry moves it aside and records that.")
-
-
-def _site(config: Path) -> Site:
-    from fedmap_site.wiring import Site
-
-    return Site(load_config(config))
 
 
 def _facts(item: OutboxItem) -> dict[str, JsonValue]:

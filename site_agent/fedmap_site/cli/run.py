@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
-    JsonValue,
-    load_config,
-    moment,
-    now,
-    print_json,
-    print_text,
-    say,
-)
+from fedmap.process.command_line import command, command_group, moment, print_aside
+from fedmap.process.ending import INTERRUPTED
+from fedmap_site.cli.options import Here, now
 from fedmap_site.loop.notices import Notice
 
-if TYPE_CHECKING:
-    from fedmap_site.wiring import Site
-
-round_app = typer.Typer(help="Rounds as signed files, through an airlock.", no_args_is_help=True)
-INTERRUPTED = 130
+round_app = command_group("Rounds as signed files, through an airlock.")
 
 
-def run_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def run_command(given: Here) -> None:
     """Run the agent until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
-    settings = load_config(config)
+    settings = given.settings()
     from fedmap.process.log import configure
     from fedmap_site.link.routes import route_of, shown_proxy
     from fedmap_site.loop.stopping import Stop
@@ -54,16 +38,12 @@ def run_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
         "policy": f"{settings.policy.file} (egress: {policy.egress})",
         "state": str(settings.site.state),
     }
-    if as_json:
-        _line({"event": "starting", **facts})
-    else:
-        print_text("Starting the site agent", *(f"  {name:<11} {value}" for name, value in facts.items()))
+    lines = [f"  {name:<11} {value}" for name, value in facts.items()]
+    given.tell({"event": "starting", **facts}, "Starting the site agent", *lines, indent=None)
 
     def tell(notice: Notice) -> None:
-        if as_json:
-            _line({"event": "notice", "message": notice.message, "hint": notice.hint})
-        else:
-            print_text(f"{moment(now())}  {notice}")
+        form = {"event": "notice", "message": notice.message, "hint": notice.hint}
+        given.tell(form, f"{moment(now())}  {notice}", indent=None)
 
     from fedmap_site.checkup.doctor import before_running
 
@@ -76,43 +56,60 @@ def run_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def status_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def status_command(given: Here) -> None:
     """Show how this site stands, from its own records. Asks nobody else."""
-    from fedmap_site.wiring import Site
+    from fedmap.errors import StorageError
+    from fedmap.trust.certificates import certificate_facts
+    from fedmap_site.identity.files import is_enrolled, read_identity
+    from fedmap_site.loop.status import read_status
 
-    site = Site(load_config(config))
-    facts = _status(site)
-    if as_json:
-        print_json(facts)
-        return
-    agent, certificate = facts["agent"], facts["certificate_ends"]
-    print_text(f"site         {site.name}")
-    print_text(f"aggregator   {site.config.aggregator.address}")
-    print_text(
-        f"certificate  {'valid until ' + str(certificate) if certificate else 'none yet: enrol first'}"
+    site = given.site()
+    address, state = site.config.aggregator.address, site.config.site.state
+    record = read_status(state)
+    try:
+        with site.state.lock:
+            agent = "not running"
+    except StorageError:
+        since = f" since {moment(record.at_unix_ms)}" if record else ""
+        agent = f"running, {record.condition if record else 'starting'}{since}"
+    ends = None
+    if is_enrolled(state):
+        ends = moment(certificate_facts(read_identity(state).certificate).not_after)
+    waiting = record is not None and record.condition == "waiting"
+    message, hint = (record.message, record.hint) if record is not None and waiting else ("", "")
+    studies = site.state.studies()
+    outbox = Counter(item.status.state for item in site.outbox.items())
+    given.tell(
+        {
+            "site": site.name,
+            "aggregator": address,
+            "certificate_ends": ends,
+            "agent": agent,
+            "message": message,
+            "hint": hint,
+            "studies": list(studies),
+            "outbox": {str(state): count for state, count in outbox.items()},
+        },
+        f"site         {site.name}",
+        f"aggregator   {address}",
+        f"certificate  {f'valid until {ends}' if ends else 'none yet: enrol first'}",
+        f"agent        {agent}",
+        *((f"             {message}", f"             next: {hint}") if message else ()),
+        f"studies      {', '.join(studies) or 'none'}",
+        f"outbox       {', '.join(f'{count} {state}' for state, count in outbox.items()) or 'empty'}",
     )
-    print_text(f"agent        {agent}")
-    if facts["message"]:
-        print_text(f"             {facts['message']}", f"             next: {facts['hint']}")
-    studies = facts["studies"]
-    print_text(
-        f"studies      {', '.join(map(str, studies)) if isinstance(studies, list) and studies else 'none'}"
-    )
-    outbox = facts["outbox"]
-    counts = [f"{count} {state}" for state, count in outbox.items()] if isinstance(outbox, dict) else []
-    print_text(f"outbox       {', '.join(counts) or 'empty'}")
 
 
-def health_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def health_command(given: Here) -> None:
     """Does the agent run, and does the aggregator let it in? Exit code 1 if not. For health checks."""
     from fedmap_site.loop.status import trouble_of
 
-    trouble = trouble_of(load_config(config).site.state)
-    if as_json:
-        message, hint = ("", "") if trouble is None else (trouble.message, trouble.hint)
-        print_json({"healthy": trouble is None, "message": message, "hint": hint})
-    else:
-        print_text("healthy" if trouble is None else f"not healthy: {trouble}")
+    trouble = trouble_of(given.settings().site.state)
+    message, hint = ("", "") if trouble is None else (trouble.message, trouble.hint)
+    given.tell(
+        {"healthy": trouble is None, "message": message, "hint": hint},
+        "healthy" if trouble is None else f"not healthy: {trouble}",
+    )
     if trouble is not None:
         raise typer.Exit(1)
 
@@ -122,17 +119,16 @@ def round_callback() -> None:
     """Rounds as signed files, through an airlock."""
 
 
-@round_app.command("run")
+@command(round_app, "run")
 def round_run_command(
+    given: Here,
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file from the centre.")
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="Where the answer goes.")],
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Do the task of a file. In review mode, run it again after `fedmap-site release`."""
-    settings = load_config(config)
+    settings = given.settings()
     from fedmap_site.wiring import Site, compute_on_one_thread
 
     compute_on_one_thread()
@@ -143,49 +139,14 @@ def round_run_command(
         item, failure = run_round(site.by_files(), site.workplace(site.policy()), file, out, now())
     written = item.status.state in ("released", "sent")
     if failure is not None:
-        say.print(str(failure), markup=False, highlight=False, soft_wrap=True)
-    if as_json:
-        state, reply = item.status.state, str(out) if written else None
-        print_json({"item": item.id, "content": item.content, "state": state, "file": reply})
-        return
-    if written:
-        print_text(f"Wrote {out} ({item.content}). Take it to the centre: fedmap-aggregator round import")
-    else:
-        print_text(
-            f"{item.id} is {item.status.state.replace('_', ' ')}; nothing was written.",
-            f"Look at it (fedmap-site outbox show {item.id}), release it, and run this command again.",
-        )
-
-
-def _status(site: Site) -> dict[str, JsonValue]:
-    from fedmap.errors import StorageError
-    from fedmap.trust.certificates import certificate_facts
-    from fedmap_site.identity.files import is_enrolled, read_identity
-    from fedmap_site.loop.status import read_status
-
-    record = read_status(site.config.site.state)
-    try:
-        with site.state.lock:
-            agent = "not running"
-    except StorageError:
-        since = f" since {moment(datetime.fromtimestamp(record.at_unix_ms / 1000, UTC))}" if record else ""
-        agent = f"running, {record.condition if record else 'starting'}{since}"
-    ends = None
-    if is_enrolled(site.config.site.state):
-        ends = moment(certificate_facts(read_identity(site.config.site.state).certificate).not_after)
-    trouble = record if record is not None and record.condition == "waiting" else None
-    return {
-        "site": site.name,
-        "aggregator": site.config.aggregator.address,
-        "certificate_ends": ends,
-        "agent": agent,
-        "message": trouble.message if trouble else "",
-        "hint": trouble.hint if trouble else "",
-        "studies": list(site.state.studies()),
-        "outbox": dict(Counter(item.status.state for item in site.outbox.items())),
-    }
-
-
-def _line(value: dict[str, str]) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+        print_aside(str(failure))
+    done = [f"Wrote {out} ({item.content}). Take it to the centre: fedmap-aggregator round import"]
+    held = (
+        f"{item.id} is {item.status.state.replace('_', ' ')}; nothing was written.",
+        f"Look at it (fedmap-site outbox show {item.id}), release it, and run this command again.",
+    )
+    state, reply = item.status.state, str(out) if written else None
+    given.tell(
+        {"item": item.id, "content": item.content, "state": state, "file": reply},
+        *(done if written else held),
+    )

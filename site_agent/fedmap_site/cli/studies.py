@@ -11,44 +11,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Approver,
-    Config,
-    Json,
-    JsonValue,
-    load_config,
-    print_json,
-    print_table,
-    print_text,
-)
+from fedmap.process.command_line import print_json, print_table, print_text
+from fedmap_site.cli.options import Approver, Here
 
 if TYPE_CHECKING:
     from fedmap.study.terms import StudyTerms
     from fedmap_site.wiring import Site
 
 
-def studies_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+def studies_command(given: Here) -> None:
     """List the studies that this site is invited to, with the terms and the digest that it would approve."""
     from fedmap.study.terms import parse_terms
-    from fedmap_site.wiring import Site
 
-    site = Site(load_config(config))
-    with site.connect() as connection:
-        offered = connection.studies()
-    terms_of = [parse_terms(study.terms_json, study.study) for study in offered]
-    if as_json:
-        found: list[JsonValue] = []
-        for study, terms in zip(offered, terms_of, strict=True):
-            found.append(
+    with given.site().connect() as connection:
+        offered = [(study, parse_terms(study.terms_json, study.study)) for study in connection.studies()]
+    if given.as_json:
+        print_json(
+            [
                 {
                     "phase": study.phase,
                     "membership": study.membership,
                     "round": study.round,
                     **key_facts(terms),
                 }
-            )
-        print_json(found)
+                for study, terms in offered
+            ]
+        )
         return
     if not offered:
         print_text("No studies are offered to this site.")
@@ -57,15 +45,16 @@ def studies_command(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> N
         ("study", "phase", "round", "this site", "digest of the terms"),
         [
             (study.study, study.phase, str(study.round), study.membership, terms.digest)
-            for study, terms in zip(offered, terms_of, strict=True)
+            for study, terms in offered
         ],
     )
-    for study, terms in zip(offered, terms_of, strict=True):
+    for study, terms in offered:
         if study.membership == "invited":
             print_text("", f"Before you approve {study.study}:", *_fact_lines(terms))
 
 
 def approve_command(
+    given: Here,
     approver: Approver,
     digest: Annotated[
         str, typer.Argument(help="Digest of the terms, as `fedmap-site studies` shows it.")
@@ -76,23 +65,21 @@ def approve_command(
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="With --file: where the reply goes.")
     ] = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Take part in a study under exactly the terms of this digest."""
     from fedmap_site.exit.outbox import check_approver
     from fedmap_site.policy import check_terms
-    from fedmap_site.wiring import Site, clock_ms
+    from fedmap_site.wiring import clock_ms
 
     if (file is None) != (out is None):
         raise typer.BadParameter("--file and --out go together")
     if file is None and not digest:
         raise typer.BadParameter("give the DIGEST of the terms, or --file")
     by = check_approver(approver)
-    site = Site(load_config(config))
+    site = given.site()
     policy = site.policy()
     terms = _terms_of_file(site, file, digest) if file is not None else _terms_of_offer(site, digest)
-    if not as_json:
+    if not given.as_json:
         print_text(*_fact_lines(terms))
     check_terms(policy, terms)
     site.state.approve(terms, by, clock_ms(), policy.digest)
@@ -105,28 +92,26 @@ def approve_command(
     else:
         with site.connect() as connection:
             connection.approve(terms.study, terms.digest)
-    if as_json:
-        print_json({"approved": True, "approver": by, **key_facts(terms)})
-        return
     told = f"Take {out} to the centre." if out is not None else "The aggregator knows."
-    print_text(f"{site.name} takes part in {terms.study}, approved by {by}. {told}")
+    given.tell(
+        {"approved": True, "approver": by, **key_facts(terms)},
+        f"{site.name} takes part in {terms.study}, approved by {by}. {told}",
+    )
 
 
 def leave_command(
+    given: Here,
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     approver: Annotated[str, typer.Option(help="Who decides, for the record.")] = "command line",
     delete: Annotated[
         bool, typer.Option("--delete", help="Also delete this site's models and priors of the study.")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Leave a study, at any time; the others go on. What was sent before cannot be called back."""
     from fedmap_site.exit.outbox import check_approver
-    from fedmap_site.wiring import Site
 
     by = check_approver(approver)
-    site = Site(load_config(config))
+    site = given.site()
     site.state.leave(study)
     site.audit.append("study.left", study, actor=by)
     held = [item for item in site.outbox.items("waiting_review", "released") if item.study == study]
@@ -138,12 +123,11 @@ def leave_command(
         site.audit.append("study.deleted", study, {"files": str(deleted)}, by)
     with site.connect() as connection:
         connection.leave(study)
-    if as_json:
-        print_json({"study": study, "left": True, "withdrawn": len(held), "deleted_files": deleted})
-        return
-    print_text(f"{site.name} has left {study}; {len(held)} unsent answer(s) were withdrawn.")
-    if delete:
-        print_text(f"{deleted} file(s) with models and priors of {study} were deleted.")
+    given.tell(
+        {"study": study, "left": True, "withdrawn": len(held), "deleted_files": deleted},
+        f"{site.name} has left {study}; {len(held)} unsent answer(s) were withdrawn.",
+        f"{deleted} file(s) with models and priors of {study} were deleted." if delete else None,
+    )
 
 
 def key_facts(terms: StudyTerms) -> dict[str, str | int]:

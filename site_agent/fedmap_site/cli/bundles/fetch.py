@@ -8,56 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedmap.errors import FedmapError, StateError
-from fedmap_site.cli.bundles.shelf import (
-    Fingerprint,
-    Store,
-    day,
-    install_from,
-    now_ms,
-    open_store,
-    say_installed,
-    settings_if_any,
-)
-from fedmap_site.cli.output import (
-    DEFAULT_CONFIG,
-    Config,
-    Json,
+from fedmap.process.command_line import (
     JsonValue,
-    load_config,
+    moment,
+    print_aside,
     print_json,
     print_table,
     print_text,
     say,
 )
+from fedmap_site.cli.bundles.options import Trusting, now_ms, split_named
+from fedmap_site.cli.bundles.shelf import install_from, installed_lines
 
 if TYPE_CHECKING:
     from fedmap_site.bundles.download import Progress, Source
+    from fedmap_site.bundles.links import WebSource
     from fedmap_site.bundles.store import BundleStore
     from fedmap_site.config import SiteConfig
     from fedmap_site.link.connection import Connection
     from fedmap_site.link.https import Link, Way
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What was asked for."""
-
-    name: str
-    version: int | None
-    folder: Path
-    fingerprint: str
-    install: bool
-    as_json: bool
-
-
 def fetch_command(
+    given: Trusting,
     reference: Annotated[
         str, typer.Argument(help="NAME or NAME-VERSION; without it: list what is offered.")
     ] = "",
@@ -71,28 +50,32 @@ def fetch_command(
         typer.Option("--ca", exists=True, dir_okay=False, help="Authority of the link's server (PEM)."),
     ] = None,
     proxy: Annotated[str, typer.Option(help="For --link: http://host:port of a proxy.")] = "",
-    fingerprint: Fingerprint = "",
-    store: Store = None,
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Download a bundle and verify it. Run again after a failure: it goes on where it stopped."""
-    from fedmap_site.bundles.records import split_reference
-
-    named = split_reference(reference) if reference else ("", None)
-    if named is None:
-        raise typer.BadParameter(f"{reference!r} is not NAME or NAME-VERSION, such as uci-heart-t2-1")
+    name, version = split_named(reference) if reference else ("", None)
     if not link and (authority is not None or proxy):
         raise typer.BadParameter("--ca and --proxy are for --link; else they stand in the configuration")
-    shelf = open_store(store, config)
-    order = _Order(*named, out or shelf.downloads, fingerprint, install, as_json)
+    shelf = given.shelf()
     if link:
+        from fedmap_site.bundles.links import WebSource
         from fedmap_site.link.https import parse_link
 
-        settings, parsed = settings_if_any(config), parse_link(link)
-        _from_link(shelf, order, parsed, _way(parsed, settings, authority, proxy))
+        settings, parsed = given.settings_if_any(), parse_link(link)
+        web = WebSource(parsed, _way(parsed, settings, authority, proxy), name, version)
+        _take_withdrawals(given, shelf, web, install)
+        _fetch(given, shelf, web, name, out, install)
         return
-    _from_federation(shelf, order, load_config(config))
+    from fedmap_site.bundles.download import FederationSource
+
+    with given.site().connect() as connection:
+        key = pin_release_key(shelf, connection)
+        signed = connection.withdrawals() if key else b""
+        if signed:
+            shelf.accept_withdrawals(signed)
+        if not name:
+            _list_offered(given, connection)
+            return
+        _fetch(given, shelf, FederationSource(connection, name, version), name, out, install)
 
 
 def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
@@ -110,87 +93,62 @@ def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
     return shown_fingerprint(announced)
 
 
-def _from_federation(shelf: BundleStore, order: _Order, settings: SiteConfig) -> None:
-    from fedmap_site.bundles.download import FederationSource
-    from fedmap_site.wiring import Site
-
-    with Site(settings).connect() as connection:
-        key = pin_release_key(shelf, connection)
-        signed = connection.withdrawals() if key else b""
-        if signed:
-            shelf.accept_withdrawals(signed)
-        if not order.name:
-            _list_offered(connection, order.as_json)
-            return
-        _fetch(shelf, order, FederationSource(connection, order.name, order.version))
-
-
-def _from_link(shelf: BundleStore, order: _Order, link: Link, way: Way) -> None:
-    from fedmap_site.bundles.links import WebSource
-
-    source = WebSource(link, way, order.name, order.version)
+def _take_withdrawals(given: Trusting, shelf: BundleStore, web: WebSource, install: bool) -> None:
     if shelf.trust.trusted():
-        signed = source.withdrawals()
+        signed = web.withdrawals()
         try:
             if signed is not None:
                 shelf.accept_withdrawals(signed)
         except StateError as error:
             # A hospital that hands bundles on may lag behind; what is known here stays in force.
-            say.print(f"note: {error.message}", markup=False, highlight=False, soft_wrap=True)
-    elif order.install:
-        shelf.trust.fingerprints(order.fingerprint)  # fail before the download, not after it
-    _fetch(shelf, order, source)
+            print_aside(f"note: {error.message}")
+    elif install:
+        shelf.trust.fingerprints(given.fingerprint)  # fail before the download, not after it
 
 
-def _fetch(shelf: BundleStore, order: _Order, source: Source) -> None:
+def _fetch(
+    given: Trusting, shelf: BundleStore, source: Source, name: str, out: Path | None, install: bool
+) -> None:
     from fedmap_site.bundles.download import download
 
-    with _bar(order) as progress:
-        file = download(source, order.folder, progress)
-    if not order.fingerprint and not shelf.trust.trusted():
-        _say_unverified(file, order)
+    with _bar(name or "bundle", given.as_json) as progress:
+        file = download(source, out or shelf.downloads, progress)
+    if not given.fingerprint and not shelf.trust.trusted():
+        given.tell(
+            {"file": str(file), "verified": False, "installed": False},
+            f"{file}: downloaded, not verified: no release key is trusted here yet.",
+            f"Next: fedmap-site bundle verify {file} --fingerprint FINGERPRINT-ON-PAPER",
+        )
         return
     try:
-        bundle = shelf.verify(file, now_ms(), order.fingerprint)
+        bundle = shelf.verify(file, now_ms(), given.fingerprint)
     except FedmapError:
-        say.print(f"{file} was downloaded, and must not be used:", markup=False, soft_wrap=True)
+        print_aside(f"{file} was downloaded, and must not be used:")
         raise
-    installed = install_from(shelf, file, order.fingerprint, False) if order.install else None
-    if order.as_json:
-        print_json(
-            {
-                "file": str(shelf.path_of(installed) if installed else file),
-                "name": bundle.manifest.name,
-                "version": bundle.manifest.version,
-                "sha256": installed.sha256 if installed else bundle.sha256,
-                "size": bundle.size,
-                "verified": True,
-                "installed": installed is not None,
-            }
-        )
-    elif installed is not None:
-        say_installed(shelf, installed)
-    else:
-        given = bundle.manifest.name if file.parent == shelf.downloads else str(file)
-        print_text(
-            f"{file}: all steps of the verification passed.", f"Next: fedmap-site bundle install {given}"
-        )
-
-
-def _say_unverified(file: Path, order: _Order) -> None:
-    if order.as_json:
-        print_json({"file": str(file), "verified": False, "installed": False})
-        return
-    print_text(
-        f"{file}: downloaded, not verified: no release key is trusted here yet.",
-        f"Next: fedmap-site bundle verify {file} --fingerprint FINGERPRINT-ON-PAPER",
+    installed = install_from(shelf, file, given.fingerprint, False) if install else None
+    next_one = bundle.manifest.name if file.parent == shelf.downloads else str(file)
+    verified = (
+        f"{file}: all steps of the verification passed.",
+        f"Next: fedmap-site bundle install {next_one}",
+    )
+    given.tell(
+        {
+            "file": str(shelf.path_of(installed) if installed else file),
+            "name": bundle.manifest.name,
+            "version": bundle.manifest.version,
+            "sha256": installed.sha256 if installed else bundle.sha256,
+            "size": bundle.size,
+            "verified": True,
+            "installed": installed is not None,
+        },
+        *(installed_lines(shelf, installed) if installed else verified),
     )
 
 
-def _list_offered(connection: Connection, as_json: bool) -> None:
+def _list_offered(given: Trusting, connection: Connection) -> None:
     offered = connection.bundles()
-    if as_json:
-        rows: list[JsonValue] = [
+    if given.as_json:
+        form: list[JsonValue] = [
             {
                 "name": one.name,
                 "version": one.version,
@@ -198,22 +156,23 @@ def _list_offered(connection: Connection, as_json: bool) -> None:
                 "title": one.title,
                 "size": one.size,
                 "sha256": one.sha256,
-                "expires": day(one.expires_unix_ms),
+                "expires": moment(one.expires_unix_ms),
                 "withdrawn": one.withdrawn,
             }
             for one in offered
         ]
-        print_json({"offered": rows})
-    elif offered:
-        print_table(
-            ("name", "version", "tier", "title", "expires", "withdrawn"),
-            [
-                (o.name, str(o.version), str(o.tier), o.title, day(o.expires_unix_ms), o.withdrawn)
-                for o in offered
-            ],
-        )
-    else:
+        print_json({"offered": form})
+        return
+    if not offered:
         print_text("The aggregator offers this site no bundle yet.")
+        return
+    print_table(
+        ("name", "version", "tier", "title", "expires", "withdrawn"),
+        [
+            (o.name, str(o.version), str(o.tier), o.title, moment(o.expires_unix_ms), o.withdrawn)
+            for o in offered
+        ],
+    )
 
 
 def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy: str) -> Way:
@@ -239,7 +198,7 @@ def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy:
 
 
 @contextmanager
-def _bar(order: _Order) -> Iterator[Progress]:
+def _bar(words: str, hidden: bool) -> Iterator[Progress]:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
@@ -250,6 +209,6 @@ def _bar(order: _Order) -> Iterator[Progress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=say, disable=not say.is_terminal or order.as_json) as bar:
-        task = bar.add_task(order.name or "bundle", total=None)
+    with Bar(*columns, console=say, disable=hidden or not say.is_terminal) as bar:
+        task = bar.add_task(words, total=None)
         yield lambda done, size: bar.update(task, completed=done, total=size)

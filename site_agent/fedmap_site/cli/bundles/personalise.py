@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fedmap_site.cli.bundles.shelf import Fingerprint, Reference, Store, now_ms, open_bundle
-from fedmap_site.cli.bundles.source import DataOption, progress
-from fedmap_site.cli.output import DEFAULT_CONFIG, Config, Json, print_json, print_text, say
+from fedmap.process.command_line import print_aside
+from fedmap_site.cli.bundles.options import DataOption, Reference, Trusting, now_ms, progress
 
 
 def personalise_command(
+    given: Trusting,
     bundle: Reference,
     data: DataOption,
     out: Annotated[
@@ -25,13 +25,9 @@ def personalise_command(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Of the fine-tuning; default: the study's.")
     ] = None,
-    store: Store = None,
-    fingerprint: Fingerprint = "",
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Make a model of your own from a tier-2 bundle, and learn whether it helped."""
-    opened = open_bundle(bundle, store, fingerprint, config)
+    opened = given.bundle(bundle)
     from fedmap_site.personalise.fine_tuning import personalise
     from fedmap_site.personalise.model import refuse_if_taken
     from fedmap_site.personalise.results import write_results
@@ -48,18 +44,17 @@ def personalise_command(
         )
     write_results(done, opened, folder, now_ms(), software_version())
     comparison = done.comparison
-    if as_json:
-        print_json(
-            {
-                "folder": str(folder),
-                "bundle": done.shared.name,
-                "outcome": comparison.outcome,
-                "verdict": comparison.verdict,
-                "epochs": done.fit.epochs,
-                "report": str(folder / "report.html"),
-            }
-        )
-        return
-    for note in done.data.notes:
-        say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-    print_text(comparison.verdict, f"Model and report: {folder} (open {folder / 'report.html'}).")
+    if not given.as_json:
+        print_aside(*(f"note: {note}" for note in done.data.notes))
+    given.tell(
+        {
+            "folder": str(folder),
+            "bundle": done.shared.name,
+            "outcome": comparison.outcome,
+            "verdict": comparison.verdict,
+            "epochs": done.fit.epochs,
+            "report": str(folder / "report.html"),
+        },
+        comparison.verdict,
+        f"Model and report: {folder} (open {folder / 'report.html'}).",
+    )

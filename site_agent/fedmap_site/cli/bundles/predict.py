@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedmap_site.cli.bundles.shelf import Fingerprint, Store
-from fedmap_site.cli.bundles.source import BundleOption, DataOption, ModelOption, progress, ready_model
-from fedmap_site.cli.output import DEFAULT_CONFIG, Config, Json, print_json, print_text, say
+from fedmap.process.command_line import print_aside, print_json, print_table, print_text
+from fedmap_site.cli.bundles.options import BundleOption, DataOption, ModelOption, Trusting, progress
 
 
 def predict_command(
+    given: Trusting,
     data: DataOption,
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="File for the predictions.")],
     bundle: BundleOption = None,
@@ -33,13 +33,9 @@ def predict_command(
     despite_shift: Annotated[
         bool, typer.Option("--despite-shift", help="Write predictions although the verdict is: do not use.")
     ] = False,
-    store: Store = None,
-    fingerprint: Fingerprint = "",
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Predict for every row of a file. All of it stays on this machine."""
-    ready = ready_model(bundle, model, store, fingerprint, config)
+    ready = given.model(bundle, model)
     from fedmap_site.predict.shift_report import shift_form, shift_lines
     from fedmap_site.predict.table import PredictOptions, predict_file
 
@@ -52,7 +48,7 @@ def predict_command(
     )
     with progress("predicting") as on_progress:
         run = predict_file(ready, data, out, options, on_progress)
-    if as_json:
+    if given.as_json:
         print_json(
             {
                 "model": ready.name,
@@ -67,8 +63,7 @@ def predict_command(
             }
         )
         return
-    for note in (*run.notes, *run.problems):
-        say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    print_aside(*(f"note: {note}" for note in (*run.notes, *run.problems)))
     if run.shift is not None:
         print_text(*shift_lines(run.shift, ready))
     told = f"{run.rows - run.skipped} of {run.rows}" if run.skipped else f"all {run.rows}"
@@ -77,26 +72,21 @@ def predict_command(
 
 
 def check_shift_command(
+    given: Trusting,
     data: DataOption,
     bundle: BundleOption = None,
     model: ModelOption = None,
-    store: Store = None,
-    fingerprint: Fingerprint = "",
-    config: Config = DEFAULT_CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Do these rows look like the federation's? Says in words whether to predict, fine-tune or stop."""
-    ready = ready_model(bundle, model, store, fingerprint, config)
-    from fedmap_site.cli.output import print_table
+    ready = given.model(bundle, model)
     from fedmap_site.predict.shift_report import shift_form, shift_lines, shift_table
     from fedmap_site.predict.table import check_file
 
     with progress("comparing") as on_progress:
         report, notes = check_file(ready, data, on_progress)
-    if as_json:
+    if given.as_json:
         print_json({**shift_form(report, ready), "notes": notes})
         return
-    for note in notes:
-        say.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    print_aside(*(f"note: {note}" for note in notes))
     print_table(*shift_table(report, ready))
     print_text(*shift_lines(report, ready))

@@ -1,7 +1,8 @@
-"""What `doctor` finds: one line per check, with the next step where something is wrong."""
+"""What the `doctor` of a program finds: one line for each check, with the next step where it is wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: what was looked at, what was found, and what to do about it."""
+    """What was looked at, how it is, what was found, and what to do about it."""
 
     name: str
     verdict: Verdict
@@ -33,5 +34,8 @@ def failed(name: str, message: str, hint: str) -> Finding:
 
 
 def failed_by(name: str, error: FedmapError) -> Finding:
-    """An error of the tree as a finding."""
-    return Finding(name, "fail", error.message, error.hint)
+    return failed(name, error.message, error.hint)
+
+
+def any_failed(found: Iterable[Finding]) -> bool:
+    return any(finding.verdict == "fail" for finding in found)
