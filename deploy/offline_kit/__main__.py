@@ -14,19 +14,16 @@ import typer
 from rich.console import Console
 
 from deploy.offline_kit import check_kit
-from deploy.offline_kit.image_archive import save_image
-from deploy.offline_kit.kit_archive import write_archive
-from deploy.offline_kit.roles import ROLES, Role
-from deploy.offline_kit.source import read_source
-from deploy.offline_kit.staging import Parts, kit_name, stage
-from deploy.offline_kit.wheelhouse import check_pins, fetch_dependencies, own_wheels, read_wheelhouse
+from deploy.offline_kit.identity import Identity, identify
+from deploy.offline_kit.image import save_image
+from deploy.offline_kit.roles import ROLES
+from deploy.offline_kit.staging import stage, write_archive
+from deploy.offline_kit.wheels import check_pins, fetch_dependencies, own_wheels, read_wheelhouse
 from fedmap.errors import ConfigError, FedmapError
 
 PROJECT = Path(__file__).resolve().parents[2]
 say = Console(stderr=True)
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
 Whose = Annotated[str, typer.Option("--role", help=f"Whose kit: {', '.join(ROLES)}.")]
 
 
@@ -38,31 +35,26 @@ def build_command(
     image: Annotated[str, typer.Option(help="The image; default: the role's, tagged with the version.")] = "",
 ) -> None:
     """Fetch, save, check and pack: one archive, its digest beside it. This needs a network; the kit none."""
-    chosen, source = _role(role), read_source(PROJECT)
-    name = kit_name(source, chosen)
+    kit, constraints = _kit_of(role), PROJECT / "constraints.txt"
+    archive = out / f"{kit.name}.tar"
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".kit-") as scratch:
-        parts = Parts(source, chosen, Path(scratch) / "wheels", Path(scratch) / "image.tar")
-        save_image(engine, image or f"{chosen.image}:{source.version}", parts.image)
+        saved, wheels, folder = (Path(scratch) / name for name in ("image.tar", "wheels", kit.name))
+        save_image(engine, image or f"{kit.role.program}:{kit.version}", saved)
         say.print("fetching wheels", highlight=False)
-        parts.wheels.mkdir()
-        constraints = PROJECT / "constraints.txt"
-        own_wheels(PROJECT, chosen.roots, parts.wheels, source.epoch)
-        fetch_dependencies(parts.wheels, chosen, constraints)
-        check_pins(read_wheelhouse(parts.wheels), constraints)
+        own_wheels(PROJECT, kit.role.roots, wheels, kit.epoch)
+        fetch_dependencies(wheels, kit.role.distribution, constraints)
+        check_pins(read_wheelhouse(wheels), constraints)
         say.print("packing", highlight=False)
-        folder = Path(scratch) / name
-        stage(parts, folder)
-        archive = out / f"{name}.tar"
-        digest = write_archive(folder, archive, source.epoch)
-    size = archive.stat().st_size / 1e6
-    typer.echo(f"{archive}  {size:.0f} MB\nSHA-256 {digest}")
+        stage(kit, wheels, saved, folder)
+        digest = write_archive(folder, archive, kit.epoch)
+    typer.echo(f"{archive}  {archive.stat().st_size / 1e6:.0f} MB\nSHA-256 {digest}")
 
 
 @app.command("name")
 def name_command(role: Whose = "site") -> None:
     """Print the name of the archive that `build` would write."""
-    typer.echo(f"{kit_name(read_source(PROJECT), _role(role))}.tar")
+    typer.echo(f"{_kit_of(role).name}.tar")
 
 
 @app.command("check")
@@ -73,10 +65,10 @@ def check_command(
     raise typer.Exit(check_kit.main([str(folder)]))
 
 
-def _role(name: str) -> Role:
-    if name not in ROLES:
-        raise ConfigError("--role", (f"there is no kit for {name}",), hint=f"Take one of {', '.join(ROLES)}.")
-    return ROLES[name]
+def _kit_of(role: str) -> Identity:
+    if role not in ROLES:
+        raise ConfigError("--role", (f"there is no kit for {role}",), hint=f"Take one of {', '.join(ROLES)}.")
+    return identify(ROLES[role], PROJECT)
 
 
 def main() -> None:

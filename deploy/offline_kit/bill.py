@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from cyclonedx.contrib.license.exceptions import InvalidSpdxLicenseException
@@ -17,65 +17,55 @@ from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.model.license import License, LicenseExpression
+from cyclonedx.model.license import License
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from deploy.offline_kit.debian_packages import DebianPackage, Release, debian_packages, release_of
-from deploy.offline_kit.image_archive import SavedImage
-from deploy.offline_kit.wheel_metadata import Distribution, parse_metadata
-from deploy.offline_kit.wheelhouse import Wheel
+from deploy.offline_kit.identity import Identity
+from deploy.offline_kit.image import SavedImage
+from deploy.offline_kit.wheels import Distribution, Wheel, parse_metadata
 from fedmap.errors import IntegrityError
 
 SCHEMA = SchemaVersion.V1_6
 _FACTORY = LicenseFactory()
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a bill is about."""
-
-    name: str
-    version: str
-    epoch: int  # seconds since 1970: the time of the source, not of the build
-
-
-def bill_of_wheels(subject: Subject, wheels: tuple[Wheel, ...], graph: Mapping[str, tuple[str, ...]]) -> str:
-    """Of the wheelhouse; the wheel of the role's program is the subject."""
-    components = {
-        wheel.distribution.name: _python_component(wheel.distribution, wheel.sha256) for wheel in wheels
-    }
-    own = components[subject.name]
+def bill_of_wheels(kit: Identity, wheels: tuple[Wheel, ...], graph: Mapping[str, tuple[str, ...]]) -> str:
+    """Of the wheelhouse; the wheel of the kit's program is the subject."""
+    parts = {wheel.distribution.name: _python_component(wheel.distribution, wheel.sha256) for wheel in wheels}
+    own = parts[kit.role.program]
     own.type = ComponentType.APPLICATION
-    bom = _bom(subject, own, (c for name, c in components.items() if name != subject.name))
-    for name, needed in graph.items():
-        bom.register_dependency(components[name], [components[other] for other in needed])
-    return _written(bom)
+    needs = [(parts[name], [parts[other] for other in needed]) for name, needed in graph.items()]
+    return _written(kit, own, (part for part in parts.values() if part is not own), needs)
 
 
-def bill_of_image(subject: Subject, image: SavedImage) -> str:
+def bill_of_image(kit: Identity, image: SavedImage) -> str:
     """Of the image: Debian's packages and the Python distributions in it."""
-    release = release_of(image.files)
-    debian = [_debian_component(package, release) for package in debian_packages(image.files)]
-    python = {  # by version too: some distributions carry others inside
-        (found.name, found.version): _python_component(found)
-        for path, text in sorted(image.files.items())
-        if path.endswith(".dist-info/METADATA")
-        for found in (parse_metadata(text, path),)
-    }
     whole = Component(
         type=ComponentType.CONTAINER,
-        name=subject.name,
-        version=subject.version,
-        bom_ref=f"image:{subject.name}",
+        name=kit.role.program,
+        version=kit.version,
+        bom_ref=f"image:{kit.role.program}",
         properties=[Property(name="fedmap:image:id", value=image.identity)],
     )
-    parts = [*debian, *python.values()]
-    bom = _bom(subject, whole, parts)
-    bom.register_dependency(whole, parts)
-    return _written(bom)
+    distribution, release = image.release()
+    parts = [
+        _component(
+            PackageURL(
+                *("deb", distribution, package.name, package.version),
+                {"arch": package.architecture, "distro": f"{distribution}-{release}"},
+            ),
+            licenses=[_id_or_name(name) for name in package.licences],
+        )
+        for package in image.debian_packages()
+    ]
+    texts = sorted(path for path in image.files if path.endswith(".dist-info/METADATA"))
+    python = [parse_metadata(image.files[path].encode(), path) for path in texts]
+    # By version too: some distributions carry others inside.
+    parts += map(_python_component, {(found.name, found.version): found for found in python}.values())
+    return _written(kit, whole, parts, [(whole, parts)])
 
 
 def faults_of(bill: str) -> list[str]:
@@ -84,19 +74,22 @@ def faults_of(bill: str) -> list[str]:
     return [] if found is None else [str(error.data) for error in found]
 
 
-def _bom(subject: Subject, component: Component, parts: Iterable[Component]) -> Bom:
-    made = datetime.fromtimestamp(subject.epoch, UTC)
-    return Bom(components=parts, metadata=BomMetaData(component=component, timestamp=made))
-
-
-def _written(bom: Bom) -> str:
+def _written(
+    kit: Identity,
+    component: Component,
+    parts: Iterable[Component],
+    needs: Iterable[tuple[Component, Iterable[Component]]],
+) -> str:
     """Valid JSON in one form. The serial number is made from everything else."""
+    made = datetime.fromtimestamp(kit.epoch, UTC)
+    bom = Bom(components=parts, metadata=BomMetaData(component=component, timestamp=made))
+    for part, needed in needs:
+        bom.register_dependency(part, needed)
     bom.serial_number = UUID(int=0)
     digest = hashlib.sha256(_json(bom).encode()).digest()
     bom.serial_number = UUID(bytes=digest[:16], version=4)
     text = _json(bom) + "\n"
-    faults = faults_of(text)
-    if faults:
+    if faults := faults_of(text):
         raise IntegrityError(
             f"the bill of materials breaks its schema: {faults[0]}", hint="Report this: it is a defect."
         )
@@ -107,38 +100,20 @@ def _json(bom: Bom) -> str:
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2)
 
 
-def _python_component(found: Distribution, sha256: str | None = None) -> Component:
-    url = PackageURL("pypi", name=found.name, version=found.version)
-    return Component(
-        name=found.name,
-        version=found.version,
+def _python_component(found: Distribution, sha256: str = "") -> Component:
+    return _component(
+        PackageURL("pypi", name=found.name, version=found.version),
         description=found.summary or None,
-        purl=url,
-        bom_ref=url.to_string(),
-        licenses=_spdx_licences(found.licences),
+        # CycloneDX takes one expression or a list of licences, not a mixture.
+        licenses=[_FACTORY.make_from_string(found.licences[0])]
+        if len(found.licences) == 1
+        else [_id_or_name(name) for name in found.licences],
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)] if sha256 else None,
     )
 
 
-def _debian_component(package: DebianPackage, release: Release) -> Component:
-    qualifiers = {"arch": package.architecture, "distro": f"{release.distribution}-{release.version}"}
-    url = PackageURL("deb", release.distribution, package.name, package.version, qualifiers)
-    return Component(
-        name=package.name,
-        version=package.version,
-        purl=url,
-        bom_ref=url.to_string(),
-        licenses=[_id_or_name(name) for name in package.licences],
-    )
-
-
-def _spdx_licences(stated: tuple[str, ...]) -> list[License]:
-    """CycloneDX takes one expression or a list of licences, not a mixture."""
-    if len(stated) == 1:
-        return [_FACTORY.make_from_string(stated[0])]
-    made: list[License] = [_id_or_name(name) for name in stated]
-    assert not any(isinstance(licence, LicenseExpression) for licence in made)
-    return made
+def _component(url: PackageURL, **more: Any) -> Component:
+    return Component(name=url.name, version=url.version, purl=url, bom_ref=url.to_string(), **more)
 
 
 def _id_or_name(stated: str) -> License:

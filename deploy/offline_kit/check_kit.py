@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 import sys
@@ -19,26 +18,32 @@ from pathlib import Path
 
 SUMS = "SHA256SUMS"
 FACTS = "kit.json"
-_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
-_SAFE = re.compile(r"[\w+.-]+(/[\w+.-]+)*")
+_LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 
 
 def damages(folder: Path) -> list[str]:
     """Every difference between the folder and its list; empty where the kit is whole."""
     try:
-        text = (folder / SUMS).read_text(encoding="utf-8")
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return [f"{SUMS}: missing or unreadable"]
-    listed, found = _listed(text)
-    present = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
-    present.pop(SUMS, None)
-    found += [f"{name}: missing" for name in sorted(listed.keys() - present.keys())]
-    found += [f"{name}: not in {SUMS}" for name in sorted(present.keys() - listed.keys())]
-    for name in sorted(listed.keys() & present.keys()):
-        path = present[name]
-        if path.is_symlink() or not path.is_file():
+    listed: dict[str, str] = {}
+    found = [] if lines else [f"{SUMS}: names no file"]
+    for number, line in enumerate(lines, start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or match.group(2) in listed:
+            found.append(f"{SUMS}: line {number} cannot be used")
+        else:
+            listed[match.group(2)] = match.group(1)
+    # Links are not followed: neither rglob nor what is asked of a path below leaves the folder.
+    inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    present = {name for name, path in inside.items() if path.is_symlink() or not path.is_dir()} - {SUMS}
+    found += [f"{name}: missing" for name in sorted(listed.keys() - present)]
+    found += [f"{name}: not in {SUMS}" for name in sorted(present - listed.keys())]
+    for name in sorted(listed.keys() & present):
+        if inside[name].is_symlink() or not inside[name].is_file():
             found.append(f"{name}: not a plain file")
-        elif _sha256(path) != listed[name]:
+        elif _sha256(inside[name]) != listed[name]:
             found.append(f"{name}: changed")
     return found
 
@@ -46,18 +51,16 @@ def damages(folder: Path) -> list[str]:
 def misfits(folder: Path) -> list[str]:
     """Why the wheels would not install with this Python; empty where they would."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    wanted = facts["python"]
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    implementation, here = platform.python_implementation(), "{}.{}".format(*sys.version_info)
+    library, version = platform.libc_ver()
     found = []
-    if here != wanted or platform.python_implementation() != "CPython":
-        found.append(f"they need CPython {wanted}, this is {platform.python_implementation()} {here}")
+    if (implementation, here) != ("CPython", facts["python"]):
+        found.append(f"they need CPython {facts['python']}, this is {implementation} {here}")
     if (sys.platform, platform.machine()) != ("linux", facts["machine"]):
         found.append(f"they need linux {facts['machine']}, this is {sys.platform} {platform.machine()}")
-    name, version = platform.libc_ver()
-    if name != "glibc" or _numbers(version) < _numbers(facts["glibc"]):
-        found.append(
-            f"they need glibc {facts['glibc']} or newer, this is {name or 'another C library'} {version}"
-        )
+    if library != "glibc" or _numbers(version) < _numbers(facts["glibc"]):
+        told = f"{library or 'another C library'} {version}"
+        found.append(f"they need glibc {facts['glibc']} or newer, this is {told}")
     return found
 
 
@@ -81,32 +84,6 @@ def main(arguments: list[str]) -> int:
     if not reasons:
         sys.stdout.write("The wheels fit this machine.\n")
     return 0
-
-
-def _listed(text: str) -> tuple[dict[str, str], list[str]]:
-    """(digest by name, faults of the list itself)."""
-    listed: dict[str, str] = {}
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = _LINE.fullmatch(line)
-        name = match.group(2) if match else ""
-        parts = name.split("/")
-        if match is None or not _SAFE.fullmatch(name) or ".." in parts or "." in parts or name in listed:
-            found.append(f"{SUMS}: line {number} cannot be used")
-        else:
-            listed[name] = match.group(1)
-    if not listed:
-        found.append(f"{SUMS}: names no file")
-    return listed, found
-
-
-def _files(folder: Path) -> list[Path]:
-    """Everything below the folder that is not a plain folder; links are never followed."""
-    found = []
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if (Path(place) / name).is_symlink()]
-        found += [Path(place) / name for name in (*names, *links)]
-    return found
 
 
 def _sha256(path: Path) -> str:

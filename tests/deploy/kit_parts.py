@@ -10,12 +10,12 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from deploy.offline_kit.identity import Identity
 from deploy.offline_kit.roles import SITE
-from deploy.offline_kit.source import Source
-from deploy.offline_kit.staging import Parts
+from deploy.offline_kit.staging import stage
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = Source(ROOT, "0.1.0", "0" * 40, 1_700_000_000)
+KIT = Identity(SITE, ROOT, "0.1.0", "0" * 40, 1_700_000_000)
 STATUS = """Package: libc6
 Status: install ok installed
 Architecture: amd64
@@ -101,7 +101,7 @@ def layer(files: Mapping[str, str]) -> bytes:
     return raw.getvalue()
 
 
-def make_image(path: Path, *layers: bytes, revision: str = SOURCE.revision) -> Path:
+def make_image(path: Path, *layers: bytes, revision: str = KIT.revision) -> Path:
     """An archive as `podman save --format docker-archive` writes it."""
     labels = {"org.opencontainers.image.revision": revision}
     config = json.dumps({"architecture": "amd64", "config": {"Labels": labels}}).encode()
@@ -138,7 +138,8 @@ def usual_layers() -> tuple[bytes, bytes]:
     return layer(below), layer(above)
 
 
-def make_parts(folder: Path) -> Parts:
-    return Parts(
-        SOURCE, SITE, make_wheels(folder / "wheels"), make_image(folder / "image.tar", *usual_layers())
-    )
+def make_kit(folder: Path, revision: str = KIT.revision) -> Path:
+    """An unpacked kit, with its parts beside it."""
+    image = make_image(folder / "image.tar", *usual_layers(), revision=revision)
+    stage(KIT, make_wheels(folder / "wheels"), image, folder / KIT.name)
+    return folder / KIT.name

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from deploy.offline_kit.roles import SITE
-from deploy.offline_kit.wheelhouse import own_wheels
-from tests.deploy.kit_parts import ROOT, SOURCE, make_wheel
+from deploy.offline_kit.wheels import own_wheels
+from tests.deploy.kit_parts import KIT, ROOT, make_wheel
 
 PACKAGES = {
     "common": "fedmap",
@@ -34,7 +34,7 @@ GENERATED = ("*_pb2*.py", "fedmap/contract/v1/values.py")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By source root."""
     folder = tmp_path_factory.mktemp("wheels")
-    own_wheels(ROOT, tuple(PACKAGES), folder, SOURCE.epoch)
+    own_wheels(ROOT, tuple(PACKAGES), folder, KIT.epoch)
     return {root: next(folder.glob(f"{package}-*.whl")) for root, package in PACKAGES.items()}
 
 

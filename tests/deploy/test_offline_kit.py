@@ -21,11 +21,10 @@ from typer.core import TyperGroup
 import fedmap_aggregator.cli.main
 import fedmap_site.cli.main
 from deploy.offline_kit.bill import faults_of
-from deploy.offline_kit.image_archive import read_image, save_image
-from deploy.offline_kit.kit_archive import write_archive, write_sums
+from deploy.offline_kit.image import read_image, save_image
 from deploy.offline_kit.roles import ROLES, Role
-from deploy.offline_kit.staging import kit_name, stage
-from deploy.offline_kit.wheelhouse import (
+from deploy.offline_kit.staging import write_archive, write_sums
+from deploy.offline_kit.wheels import (
     check_pins,
     dependency_graph,
     own_wheels,
@@ -33,17 +32,13 @@ from deploy.offline_kit.wheelhouse import (
     read_wheelhouse,
 )
 from fedmap.errors import ConfigError, IntegrityError
-from tests.deploy.kit_parts import ROOT, SOURCE, make_image, make_parts, make_wheel, make_wheels, usual_layers
+from tests.deploy.kit_parts import KIT, ROOT, make_image, make_kit, make_wheel, make_wheels, usual_layers
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An unpacked kit. Tests that change it take a copy."""
-    folder = tmp_path_factory.mktemp("kit")
-    parts = make_parts(folder)
-    kit = folder / kit_name(parts.source, parts.role)
-    stage(parts, kit)
-    return kit
+    return make_kit(tmp_path_factory.mktemp("kit"))
 
 
 @pytest.fixture
@@ -111,7 +106,8 @@ def _list_what_is_outside(kit: Path) -> None:
         (_cut_image, "fedmap-site-0.1.0.tar.gz: changed"),
         (_swap_for_link, "LICENSE: not a plain file"),
         (_link_a_folder, "more: not in SHA256SUMS"),
-        (_list_what_is_outside, "cannot be used"),
+        (_list_what_is_outside, "../outside: missing"),
+        (lambda kit: (kit / "SHA256SUMS").write_text("no digest\n"), "line 1 cannot be used"),
     ],
 )
 def test_a_damaged_kit_is_refused_with_the_file_that_is_wrong(
@@ -145,22 +141,19 @@ def test_the_same_parts_give_the_same_archive_whenever_and_wherever_it_is_made(t
     for place in ("first", "second"):
         folder = tmp_path / place
         folder.mkdir(mode=0o700 if place == "first" else 0o755)
-        parts = make_parts(folder)
-        kit = folder / kit_name(parts.source, parts.role)
-        stage(parts, kit)
-        digests.add(write_archive(kit, folder / "kit.tar", SOURCE.epoch))
+        digests.add(write_archive(make_kit(folder), folder / "kit.tar", KIT.epoch))
     assert len(digests) == 1
 
 
 def test_the_archive_holds_nothing_of_the_machine_that_made_it(kit: Path, tmp_path: Path) -> None:
     archive = tmp_path / f"{kit.name}.tar"
-    digest = write_archive(kit, archive, SOURCE.epoch)
+    digest = write_archive(kit, archive, KIT.epoch)
     assert (tmp_path / f"{archive.name}.sha256").read_text() == f"{digest}  {archive.name}\n"
     with tarfile.open(archive) as tar:
         entries = tar.getmembers()
         tar.extractall(tmp_path / "out", filter="data")
     assert {entry.name.split("/")[0] for entry in entries} == {kit.name}
-    assert {(e.uid, e.gid, e.uname, e.gname, e.mtime) for e in entries} == {(0, 0, "", "", SOURCE.epoch)}
+    assert {(e.uid, e.gid, e.uname, e.gname, e.mtime) for e in entries} == {(0, 0, "", "", KIT.epoch)}
     assert check(tmp_path / "out" / kit.name).returncode == 0
 
 
@@ -240,10 +233,8 @@ def test_pip_installs_the_wheels_by_their_digests_and_refuses_an_exchanged_one(
 
 
 def test_an_image_built_from_another_revision_than_the_wheels_is_refused(tmp_path: Path) -> None:
-    parts = make_parts(tmp_path)
-    make_image(parts.image, *usual_layers(), revision="f" * 40)
     with pytest.raises(ConfigError, match=r"built from revision f+, the wheels from 0+"):
-        stage(parts, tmp_path / "kit")
+        make_kit(tmp_path, revision="f" * 40)
 
 
 def test_every_licence_text_of_a_wheel_is_in_the_kit(kit: Path) -> None:
@@ -306,7 +297,7 @@ def test_wheels_are_chosen_for_the_oldest_c_library_not_for_the_building_machine
 def test_the_kits_own_wheels_have_one_command_and_nothing_of_the_other_services(
     role: Role, tmp_path: Path
 ) -> None:
-    own_wheels(ROOT, role.roots, tmp_path, SOURCE.epoch)
+    own_wheels(ROOT, role.roots, tmp_path, KIT.epoch)
     wheels = read_wheelhouse(tmp_path)
     assert [wheel.distribution.name for wheel in wheels] == ["fedmap", role.program]
     packages, commands = set(), set[str]()
@@ -322,18 +313,17 @@ def test_the_kits_own_wheels_have_one_command_and_nothing_of_the_other_services(
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
 def test_every_file_that_a_kit_promises_is_in_the_project(role: Role) -> None:
-    for origin in role.files:
+    for origin in role.files.values():
         assert (ROOT / origin).is_file(), origin
-    assert (ROOT / "deploy" / "offline_kit" / role.instructions).is_file()
 
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
 def test_the_instructions_name_commands_that_exist(role: Role) -> None:
-    text = (ROOT / "deploy" / "offline_kit" / role.instructions).read_text()
+    text = (ROOT / "deploy" / "offline_kit" / f"INSTALL.{role.name}.md").read_text()
     app = {"site": fedmap_site.cli.main.app, "aggregator": fedmap_aggregator.cli.main.app}[role.name]
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
-    named = set(re.findall(rf"(?:bin/{role.program}|@IMAGE@|--rm agent) ([a-z][a-z-]+)", text))
+    named = set(re.findall(rf"(?:bin/{role.program}|@image.reference@|--rm agent) ([a-z][a-z-]+)", text))
     assert "doctor" in named
     assert named <= root.commands.keys()
 
