@@ -54,7 +54,7 @@ ROOMS = {
     "fedmap_flower": ("records", "node", "centre", "processes", "cli"),
 }
 """The rooms of each package in their one order: a dotted prefix, or a module that stands alone."""
-MOST_MODULES, MOST_LINES = 13, 1_600
+MOST_MODULES, MOST_LINES = 12, 1_600
 LIKE_THINGS = ("fedmap_lab.cohorts", "fedmap_lab.methods")
 """Folders of like things, one method or one cohort a file: they may hold more."""
 # What a layer over another runtime may take of the services: stages that know no network and no database.
@@ -117,7 +117,12 @@ GRPC_MODULES = (
     "fedmap_site.link.connection",
 )
 GRPC_LIBRARIES = ("grpc", "grpc_health", "grpc_reflection", "grpc_status")
-WEB_MODULES = ("fedmap.web", "fedmap_site.predict.server", "fedmap_lab.report.page.assembly")
+WEB_MODULES = (
+    "fedmap.bundles.card.text",
+    "fedmap.web",
+    "fedmap_site.predict.server",
+    "fedmap_lab.report.page.assembly",
+)
 WEB_LIBRARIES = ("starlette", "uvicorn", "h11", "jinja2", "markupsafe")
 DATABASE_MODULES = ("fedmap_aggregator.store",)
 DATABASE_LIBRARIES = ("sqlalchemy", "alembic", "sqlite3", "psycopg")

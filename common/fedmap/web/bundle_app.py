@@ -27,10 +27,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from fedmap.bundles.card.picture import calibration_svg
+from fedmap.bundles.card.text import card_of
 from fedmap.errors import FedmapError, NotAllowedError, NotFoundError, ServiceError
 from fedmap.process.log import get_logger
 from fedmap.web.answers import LINKS, SECURITY_HEADERS, SecurityHeaders, public_words, status_of, wants_json
-from fedmap.web.bundle_card import calibration_picture, card_html
 from fedmap.web.bundle_response import BundleResponse
 from fedmap.web.catalogue import Access, Catalogue, Entry, Visitor
 from fedmap.web.index import index_of
@@ -102,13 +103,19 @@ class _Site:
     def card(self, request: Request) -> Response:
         visitor, entry = self._wanted(request)
         home = _base(visitor) if visitor.token else "/"
-        card = card_html(entry.manifest, _base(visitor))
-        view = bundle_view(entry, _now_unix_ms())
-        return HTMLResponse(self._pages.page("card.html", bundle=view, card=card, home=home))
+        view, card = bundle_view(entry, _now_unix_ms()), card_of(entry.manifest)
+        folder = f"{_base(visitor)}/{entry.manifest.file_name}"
+        page = self._pages.page("card.html", bundle=view, card=card, folder=folder, home=home)
+        return HTMLResponse(page)
 
     def picture(self, request: Request) -> Response:
         _visitor, entry = self._wanted(request)
-        return Response(calibration_picture(entry.manifest), media_type="image/svg+xml")
+        bins, title = entry.manifest.calibration, entry.manifest.title
+        if not bins:
+            raise NotFoundError(
+                "The calibration of this model was not measured.", hint="Read its model card."
+            )
+        return Response(calibration_svg(bins, title), media_type="image/svg+xml")
 
     def withdrawn(self, _request: Request) -> Response:
         signed = self._catalogue.withdrawals()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmap.bundles.card.figures import percent, plain
+from fedmap.bundles.card.blocks import plain
+from fedmap.bundles.card.figures import percent
 from fedmap.bundles.card.text import model_card
 from fedmap.bundles.manifest import Draft, Lineage, ThresholdValue
 from fedmap.study.plan import StudyPlan, load_plan

@@ -1,14 +1,14 @@
 """The tables of a model card: whom the model was trained on and how well it did.
 
-Figures come from the manifest as they are. Text from elsewhere is made harmless for markdown and HTML.
+Figures come from the manifest as they are.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from fedmap.bundles.manifest import CALIBRATION, Draft, GroupEstimate, MissingShare
+from fedmap.bundles.card.blocks import Block, Bullets, Paragraph, Picture, Table
+from fedmap.bundles.manifest import CALIBRATION, Draft, GroupEstimate, MissingShare, TierPerformance
 from fedmap.metrics.names import METRICS
 from fedmap.scoring.figures import Estimate
 
@@ -18,26 +18,6 @@ _MODELS = {
     "fine_tuned": "fine-tuned at the site",
     "global": "global model as released",
 }
-_NUMBERS = frozenset({"Rows", "Events", "Value", "95 % interval", "Sites", "Predicted", "Observed"})
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-
-
-def plain(text: str) -> str:
-    """One line that holds no tag, link or picture, and reads the same as text and as a page."""
-    line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return _TAG.sub("< ", line).replace("](", "] (").replace("][", "] [")
-
-
-def bullet(text: str) -> str:
-    return f"- {plain(text)}"
-
-
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A markdown table."""
-    yield "| " + " | ".join(heading) + " |"
-    yield "|" + "|".join("---:" if name in _NUMBERS else "---" for name in heading) + "|"
-    for row in rows:
-        yield "| " + " | ".join(plain(cell).replace("|", r"\|") for cell in row) + " |"
 
 
 def percent(share: float) -> str:
@@ -47,88 +27,77 @@ def percent(share: float) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
 
 
-def data_lines(draft: Draft) -> Iterator[str]:
+def data_blocks(draft: Draft) -> Iterator[Block]:
     """Sites, rows and events in totals."""
     data = draft.data
     if data is None:
-        yield f"Trained at {draft.lineage.sites:,} sites. The numbers of rows and events were not collected."
+        yield Paragraph(
+            f"Trained at {draft.lineage.sites:,} sites. The numbers of rows and events were not collected."
+        )
         return
     # Events of some sites over rows of all would be no share; the note says whether all of them told.
     whole = not data.note
-    yield from table(
+    training = _events(data.training_events, data.training_rows, whole)
+    test = _events(data.test_events, data.test_rows, whole)
+    yield Table.of(
         ("", "Rows", "Events"),
-        [
-            ("Training", f"{data.training_rows:,}", _events(data.training_events, data.training_rows, whole)),
-            ("Test", f"{data.test_rows:,}", _events(data.test_events, data.test_rows, whole)),
-        ],
+        [("Training", f"{data.training_rows:,}", training), ("Test", f"{data.test_rows:,}", test)],
     )
-    yield ""
-    yield bullet(f"Sites: {draft.lineage.sites:,}.")
-    yield bullet(
-        f"Training rows of the smallest site: {data.smallest_site:,}; of the largest: {data.largest_site:,}."
-    )
-    regions = ", ".join(data.regions)
-    yield bullet(f"Regions: {regions}." if regions else "Regions: the sites gave none.")
-    if data.note:
-        yield bullet(f"Counts: {data.note}.")
+    points = [
+        f"Sites: {draft.lineage.sites:,}.",
+        f"Training rows of the smallest site: {data.smallest_site:,}; of the largest: {data.largest_site:,}.",
+        f"Regions: {', '.join(data.regions)}." if data.regions else "Regions: the sites gave none.",
+    ]
+    yield Bullets.of([*points, f"Counts: {data.note}."] if data.note else points)
 
 
-def missing_lines(draft: Draft) -> Iterator[str]:
+def missing_values(draft: Draft) -> Block:
     """What becomes of an empty cell, and how many there were."""
     missing = draft.data.missing if draft.data is not None else ()
     if not missing:
-        yield "How many cells were empty was not collected."
-        return
-    yield from table(("Column", "An empty cell is", "Empty at the sites"), map(_missing, missing))
+        return Paragraph("How many cells were empty was not collected.")
+    return Table.of(("Column", "An empty cell is", "Empty at the sites"), map(_missing, missing))
 
 
-def discrimination_lines(draft: Draft) -> Iterator[str]:
+def discrimination(draft: Draft) -> Iterator[Block]:
     """Each tier's figures with their intervals."""
     rows = [
         (str(one.tier), _MODELS[one.model], _label(estimate.metric), *_figures(estimate))
-        for one in draft.performance
-        for estimate in one.estimates
-        if estimate.metric not in _CALIBRATION_METRICS
+        for one, estimate in _estimates(draft, calibration=False)
     ]
     if rows:
-        yield "Mean over sites, with the 95 % interval of that mean."
-        yield ""
-        yield from table(("Tier", "Model", "Metric", "Value", "95 % interval", "Sites"), rows)
-        yield ""
+        yield Paragraph("Mean over sites, with the 95 % interval of that mean.")
+        yield Table.of(("Tier", "Model", "Metric", "Value", "95 % interval", "Sites"), rows)
     else:
-        yield "Not measured for this release."
-        yield ""
-    for one in draft.performance:
-        if one.note:
-            yield bullet(f"Tier {one.tier}, {_MODELS[one.model]}: {one.note}.")
-    yield from _notes(draft, calibration=False)
+        yield Paragraph("Not measured for this release.")
+    told = [f"Tier {one.tier}, {_MODELS[one.model]}: {one.note}." for one in draft.performance if one.note]
+    if points := [*told, *_notes(draft, calibration=False)]:
+        yield Bullets.of(points)
 
 
-def calibration_lines(draft: Draft) -> Iterator[str]:
+def calibration(draft: Draft) -> Iterator[Block]:
     """Slope, intercept, curve and picture of the global model."""
     summary = [
         (_MODELS[one.model], _label(estimate.metric), *_figures(estimate))
-        for one in draft.performance
-        for estimate in one.estimates
-        if estimate.metric in _CALIBRATION_METRICS
+        for one, estimate in _estimates(draft, calibration=True)
     ]
     if summary:
-        yield "A slope of 1 and an intercept of 0 are ideal. A slope below 1: risks are too extreme."
-        yield "An intercept above 0: risks are too low."
-        yield ""
-        yield from table(("Model", "Metric", "Value", "95 % interval", "Sites"), summary)
-        yield ""
-        if notes := list(_notes(draft, calibration=True)):
-            yield from (*notes, "")
+        yield Paragraph(
+            "A slope of 1 and an intercept of 0 are ideal. A slope below 1: risks are too extreme.\n"
+            "An intercept above 0: risks are too low."
+        )
+        yield Table.of(("Model", "Metric", "Value", "95 % interval", "Sites"), summary)
+        if notes := _notes(draft, calibration=True):
+            yield Bullets.of(notes)
     else:
-        yield "Slope and intercept were not measured for this release."
-        yield ""
+        yield Paragraph("Slope and intercept were not measured for this release.")
     if not draft.calibration:
-        yield "No calibration curve was measured. Do not take the probabilities of this model for risks."
+        yield Paragraph(
+            "No calibration curve was measured. Do not take the probabilities of this model for risks."
+        )
         return
-    yield f"![Predicted and observed risk of the global model]({CALIBRATION})"
-    yield ""
-    yield from table(
+    yield Picture(CALIBRATION, "Predicted and observed risk of the global model")
+    yield Table.of(
         ("Predicted", "Observed", "95 % interval", "Rows"),
         (
             (
@@ -142,24 +111,31 @@ def calibration_lines(draft: Draft) -> Iterator[str]:
     )
 
 
-def group_lines(draft: Draft, metric: str) -> Iterator[str]:
+def groups(draft: Draft, metric: str) -> Iterator[Block]:
     """The global model by region and by value of each category column."""
     if not draft.groups:
-        yield "Not measured for this release. How the model does in any one group is not known."
+        yield Paragraph("Not measured for this release. How the model does in any one group is not known.")
         return
-    yield f"{_label(metric)} of the global model. Groups that are too small are suppressed."
-    yield ""
-    yield from table(
+    yield Paragraph(f"{_label(metric)} of the global model. Groups that are too small are suppressed.")
+    yield Table.of(
         ("Kind", "Group", "Rows", "Value", "95 % interval", "Sites", "Note"), map(_group, draft.groups)
     )
 
 
-def _notes(draft: Draft, *, calibration: bool) -> Iterator[str]:
-    """What was said beside single figures."""
+def _estimates(draft: Draft, *, calibration: bool) -> Iterator[tuple[TierPerformance, Estimate]]:
     for one in draft.performance:
         for estimate in one.estimates:
-            if estimate.note and (estimate.metric in _CALIBRATION_METRICS) == calibration:
-                yield bullet(f"Tier {one.tier}, {_label(estimate.metric)}: {estimate.note}.")
+            if (estimate.metric in _CALIBRATION_METRICS) == calibration:
+                yield one, estimate
+
+
+def _notes(draft: Draft, *, calibration: bool) -> list[str]:
+    """What was said beside single figures."""
+    return [
+        f"Tier {one.tier}, {_label(estimate.metric)}: {estimate.note}."
+        for one, estimate in _estimates(draft, calibration=calibration)
+        if estimate.note
+    ]
 
 
 def _group(group: GroupEstimate) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The model card of a release: markdown that a clinician can read, under the headings of TRIPOD+AI.
+"""The model card of a release: what a clinician reads, under the headings of TRIPOD+AI.
 
 Says only what the manifest knows, and says plainly what was not measured. The same draft gives the same text.
 Sections that are tables of figures are in `figures`.
@@ -7,17 +7,18 @@ Sections that are tables of figures are in `figures`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import jinja2
+
+from fedmap.bundles.card.blocks import Block, Bullets, Card, Code, Paragraph, Section, Table, plain
 from fedmap.bundles.card.figures import (
-    bullet,
-    calibration_lines,
-    data_lines,
-    discrimination_lines,
-    group_lines,
-    missing_lines,
+    calibration,
+    data_blocks,
+    discrimination,
+    groups,
+    missing_values,
     percent,
-    plain,
-    table,
 )
 from fedmap.bundles.manifest import Draft
 from fedmap.bundles.moments import day
@@ -31,46 +32,58 @@ _TIERS = {
     3: "Tier 3: it predicts (`fedmap-site predict`). Fine-tuning needs the tier-2 bundle of this study.",
 }
 _SHOWN_CLASSES = 20
+_MARKDOWN = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=False,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def model_card(draft: Draft) -> str:
+    """The card as markdown, as it lies in the bundle."""
+    return _MARKDOWN.get_template("card.md.jinja").render(card=card_of(draft))
+
+
+def card_of(draft: Draft) -> Card:
     """The card of a release; a manifest is a draft too."""
     plan = parse_terms(draft.terms_json, draft.file_name).plan
     sections = {
         "Title and intended use": _intended_use(draft),
-        "Data": data_lines(draft),
+        "Data": data_blocks(draft),
         "Predictors": _predictors(plan),
-        "Outcome and horizon": _outcome(plan),
-        "Missing values": missing_lines(draft),
-        "Model": _model(draft, plan),
-        "Discrimination": discrimination_lines(draft),
-        "Calibration": calibration_lines(draft),
-        "Threshold": _threshold(draft, plan),
-        "Subgroups and regions": group_lines(draft, plan.task.metric),
-        "Shift check": _shift(draft),
-        "Limits": _limits(draft, plan),
+        "Outcome and horizon": [Bullets.of(_outcome(plan))],
+        "Missing values": [missing_values(draft)],
+        "Model": [Bullets.of(_model(draft, plan))],
+        "Discrimination": discrimination(draft),
+        "Calibration": calibration(draft),
+        "Threshold": [Paragraph("\n".join(_threshold(draft, plan)))],
+        "Subgroups and regions": groups(draft, plan.task.metric),
+        "Shift check": [_shift(draft)],
+        "Limits": [Bullets.of(_limits(draft, plan))],
         "How to verify": _how_to_verify(draft),
-        "Versions and lineage": _lineage(draft),
+        "Versions and lineage": [_lineage(draft)],
     }
-    written = [f"# {plain(draft.title)}", "", f"Model card of {draft.name}, version {draft.version}.", ""]
-    for heading, lines in sections.items():
-        written += [f"## {heading}", "", *lines, ""]
-    return "\n".join(written)
+    return Card(
+        plain(draft.title),
+        f"Model card of {draft.name}, version {draft.version}.",
+        tuple(Section(heading, tuple(blocks)) for heading, blocks in sections.items()),
+    )
 
 
-def _intended_use(draft: Draft) -> Iterator[str]:
+def _intended_use(draft: Draft) -> Iterator[Block]:
     unknown = "The study does not say what the model is for. Do not use it for patients."
-    yield plain(draft.intended_use) or unknown
-    yield ""
-    yield _TIERS[draft.tier]
-    yield ""
-    yield f"Released on {day(draft.released_unix_ms)}. Must not be used from {day(draft.expires_unix_ms)} on."
+    yield Paragraph(plain(draft.intended_use) or unknown)
+    yield Paragraph(_TIERS[draft.tier])
+    released, expires = day(draft.released_unix_ms), day(draft.expires_unix_ms)
+    yield Paragraph(f"Released on {released}. Must not be used from {expires} on.")
 
 
-def _predictors(plan: StudyPlan) -> Iterator[str]:
-    yield "A value outside its range is refused: it is most often a wrong unit."
-    yield ""
-    yield from table(("Column", "Kind", "Unit", "Allowed"), map(_predictor, plan.features))
+def _predictors(plan: StudyPlan) -> Iterator[Block]:
+    yield Paragraph("A value outside its range is refused: it is most often a wrong unit.")
+    yield Table.of(("Column", "Kind", "Unit", "Allowed"), map(_predictor, plan.features))
 
 
 def _predictor(feature: Feature) -> tuple[str, str, str, str]:
@@ -90,34 +103,34 @@ def _outcome(plan: StudyPlan) -> Iterator[str]:
     task = plan.task
     if task.kind == "cox":
         unit = task.time_unit or "units of time"
-        yield bullet(f"Event in column {task.event}, follow-up in column {task.time} ({unit}).")
+        yield f"Event in column {task.event}, follow-up in column {task.time} ({unit})."
         if task.horizon is None:
-            yield bullet("The plan names no horizon.")
+            yield "The plan names no horizon."
         else:
-            yield bullet(f"The risk is that of an event within {task.horizon:g} {unit}.")
+            yield f"The risk is that of an event within {task.horizon:g} {unit}."
         return
-    yield bullet(f"Outcome in column {task.label}.")
+    yield f"Outcome in column {task.label}."
     if task.positive is not None and task.positive.above is not None:
-        yield bullet(f"Positive: a value above {task.positive.above:g}.")
+        yield f"Positive: a value above {task.positive.above:g}."
     if task.positive is not None and task.positive.below is not None:
-        yield bullet(f"Positive: a value below {task.positive.below:g}.")
+        yield f"Positive: a value below {task.positive.below:g}."
     if task.classes:
         shown = ", ".join(str(value) for value in task.classes[:_SHOWN_CLASSES])
-        yield bullet(f"Classes: {shown}{', …' if len(task.classes) > _SHOWN_CLASSES else ''}.")
-    yield bullet("There is no horizon: the outcome is that of the row itself.")
+        yield f"Classes: {shown}{', …' if len(task.classes) > _SHOWN_CLASSES else ''}."
+    yield "There is no horizon: the outcome is that of the row itself."
 
 
 def _model(draft: Draft, plan: StudyPlan) -> Iterator[str]:
     lineage = draft.lineage
-    yield bullet(f"Architecture: {draft.model}, {len(draft.inputs):,} inputs.")
-    yield bullet(
+    yield f"Architecture: {draft.model}, {len(draft.inputs):,} inputs."
+    yield (
         f"Trained by {lineage.sites:,} sites together, round {lineage.round:,} of {lineage.rounds:,}. No row "
         "of a patient left its site: sites sent parameters and totals."
     )
     how = "the site's own rows" if plan.scaling.mode == "local" else "means and spreads of all sites together"
-    yield bullet(f"Inputs are scaled by {how}.")
+    yield f"Inputs are scaled by {how}."
     if draft.baseline is not None:
-        yield bullet(f"Baseline hazard: Breslow's, at {len(draft.baseline.grid):,} times.")
+        yield f"Baseline hazard: Breslow's, at {len(draft.baseline.grid):,} times."
 
 
 def _threshold(draft: Draft, plan: StudyPlan) -> Iterator[str]:
@@ -145,21 +158,24 @@ def _threshold(draft: Draft, plan: StudyPlan) -> Iterator[str]:
         yield "The net benefit of acting at this threshold was not measured."
 
 
-def _shift(draft: Draft) -> Iterator[str]:
+def _shift(draft: Draft) -> Paragraph:
     if draft.reference is None:
-        yield "Not possible with this bundle: it has no reference statistics."
-        yield "Compare your patients with those under Data yourself before you use it."
-        return
+        return Paragraph(
+            "Not possible with this bundle: it has no reference statistics.\n"
+            "Compare your patients with those under Data yourself before you use it."
+        )
     rows, sites = draft.reference.rows, draft.reference.sites
-    yield f"The bundle has pooled statistics of {rows:,} rows at {sites:,} sites."
-    yield "`fedmap-site check-shift` compares your rows with them, and `fedmap-site predict` does so by"
-    yield "itself: it says whether to predict, to fine-tune, or not to use the model."
+    return Paragraph(
+        f"The bundle has pooled statistics of {rows:,} rows at {sites:,} sites.\n"
+        "`fedmap-site check-shift` compares your rows with them, and `fedmap-site predict` does so by\n"
+        "itself: it says whether to predict, to fine-tune, or not to use the model."
+    )
 
 
 def _limits(draft: Draft, plan: StudyPlan) -> Iterator[str]:
-    yield bullet("Figures are of sites that took part in the training. A new site may do worse.")
+    yield "Figures are of sites that took part in the training. A new site may do worse."
     if draft.lineage.round < draft.lineage.rounds:
-        yield bullet("This is not the last round of the study, so this very model was not evaluated.")
+        yield "This is not the last round of the study, so this very model was not evaluated."
     unmeasured = {
         "discrimination": any(one.estimates for one in draft.performance),
         "calibration": bool(draft.calibration),
@@ -167,25 +183,23 @@ def _limits(draft: Draft, plan: StudyPlan) -> Iterator[str]:
     }
     missing = [what for what, measured in unmeasured.items() if not measured]
     if missing:
-        yield bullet(f"Not measured: {', '.join(missing)}.")
+        yield f"Not measured: {', '.join(missing)}."
     if plan.task.kind == "cox" and draft.baseline is None:
-        yield bullet("There is no baseline hazard: the model ranks patients and gives no risk in per cent.")
-    yield bullet("Counts below the sites' floor were never sent, so small groups are not described.")
-    yield bullet("The model finds what goes together in the data. It does not say what causes what.")
+        yield "There is no baseline hazard: the model ranks patients and gives no risk in per cent."
+    yield "Counts below the sites' floor were never sent, so small groups are not described."
+    yield "The model finds what goes together in the data. It does not say what causes what."
 
 
-def _how_to_verify(draft: Draft) -> Iterator[str]:
-    yield "This card is part of a signed file. FINGERPRINT is that of the federation's release key, which you"
-    yield "have on paper or ask for by telephone; never take it from where you got the file."
-    yield ""
-    yield "```"
-    yield f"fedmap-site bundle verify {draft.file_name} --fingerprint FINGERPRINT"
-    yield "```"
-    yield ""
-    yield "All nine steps must pass. No network is needed."
+def _how_to_verify(draft: Draft) -> Iterator[Block]:
+    yield Paragraph(
+        "This card is part of a signed file. FINGERPRINT is that of the federation's release key, which you\n"
+        "have on paper or ask for by telephone; never take it from where you got the file."
+    )
+    yield Code(f"fedmap-site bundle verify {draft.file_name} --fingerprint FINGERPRINT")
+    yield Paragraph("All nine steps must pass. No network is needed.")
 
 
-def _lineage(draft: Draft) -> Iterator[str]:
+def _lineage(draft: Draft) -> Table:
     lineage = draft.lineage
     facts = [
         ("Bundle", f"{draft.name}, version {draft.version}"),
@@ -199,4 +213,4 @@ def _lineage(draft: Draft) -> Iterator[str]:
         ("Terms digest", draft.terms_digest),
         ("Prior digest", lineage.prior_digest),
     ]
-    yield from table(("", ""), facts)
+    return Table.of(("", ""), facts)
