@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fedmap.process.gauges import GaugeTable
-from fedmap_aggregator.course.computation import RoundSummary
+from fedmap.study.record import RoundSummary
 
 PREFIX = "fedmap_aggregator"
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0)

@@ -12,8 +12,9 @@ import torch
 from fedmap.bundles.loading import load_prior, load_shared
 from fedmap.bundles.withdrawals import newer_of, read_withdrawals
 from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
-from fedmap.study.course.state import GlobalRule, StudyState, new_study
+from fedmap.study.course.state import StudyState, new_study
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap_aggregator.release.rule import baseline_of, releasable_round, threshold_of
 from fedmap_aggregator.release.signing import planned_names

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.files.tensors import encode_tensors
 from fedmap.scoring.decision_rules import RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms, reference_terms
 from fedmap.study.answer_names import layout_digest
-from fedmap.study.answers import rule_answer
+from fedmap.study.answers import told_terms
+from fedmap.study.tensors.rule_files import encode_rule
 from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import BINARY, SURVIVAL, checked, refused
@@ -200,8 +202,9 @@ def terms(floor: int = 10, inputs: int = 5) -> ReferenceTerms:
 
 
 def rule(reference: ReferenceTerms | None, data: bytes | None = None, flag: bool = True) -> CheckedAnswer:
-    content, tensors = rule_answer(RuleTerms(0.4, 40), reference)
-    sent = tensors if data is None else data
+    told, tensors = told_terms(RuleTerms(0.4, 40), reference)
+    content = pb.RuleAnswer.FromString(wire.write(told))
+    sent = encode_rule(tensors) if data is None else data
     message = made.answer(BINARY, made.task("rule"), sent)
     content.reference = flag
     message.rule.CopyFrom(content)
@@ -211,7 +214,8 @@ def rule(reference: ReferenceTerms | None, data: bytes | None = None, flag: bool
 def test_sound_reference_terms_are_let_in_also_beside_a_baseline() -> None:
     assert rule(terms()).status == "accepted"
     own = reference_terms(torch.randn(60, 1), (True,), 10)
-    content, data = rule_answer(RuleTerms(baseline=made.baseline()), own)
+    told, tensors = told_terms(RuleTerms(baseline=made.baseline()), own)
+    content, data = pb.RuleAnswer.FromString(wire.write(told)), encode_rule(tensors)
     message = made.answer(SURVIVAL, made.task("rule"), data)
     message.rule.CopyFrom(content)
     assert checked(SURVIVAL, "rule", message, data).status == "accepted"

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics
 from fedmap.algorithm.prior.aggregation import next_prior
 from fedmap.algorithm.prior.values import initial_prior
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import ModelError, NotFoundError, TrainingError
 from fedmap.files.digests import sha256_hex
 from fedmap.scoring.decision_rules import RuleTerms, pool_rule
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import reference_terms
-from fedmap.study.course.state import GlobalRule
 from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
 from fedmap.study.tensors.rule_files import RuleTensors, encode_rule

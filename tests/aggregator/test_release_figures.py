@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from fedmap.bundles.manifest import GroupEstimate, TierPerformance
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import StorageError
 from fedmap.scoring.decision_rules import RuleTerms
 from fedmap.scoring.meta_analysis import pool_estimates
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import layout_digest
-from fedmap.study.answers import rule_answer
+from fedmap.study.answers import told_terms
+from fedmap.study.tensors.rule_files import encode_rule
 from fedmap_aggregator.release.figures import ReleaseFigures, release_figures, release_records
 from fedmap_aggregator.store import RefusalRow
 from tests.aggregator import small_study as made
@@ -43,8 +45,9 @@ def telling(study: made.Small, task: pb.Task, site: str) -> tuple[pb.Answer, byt
                 sent.missing[1].ClearField("cells")
         case pb.TASK_KIND_RULE:
             rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(place))
-            content, tensors = rule_answer(RuleTerms(0.4, 20), reference_terms(rows, SCALED, 10))
-            answer.rule.CopyFrom(content)
+            told, terms = told_terms(RuleTerms(0.4, 20), reference_terms(rows, SCALED, 10))
+            tensors = encode_rule(terms)
+            answer.rule.MergeFromString(wire.write(told))
             answer.tensors_size = len(tensors)
             answer.tensors_digest = hashlib.sha256(tensors).hexdigest()
         case pb.TASK_KIND_EVALUATE:

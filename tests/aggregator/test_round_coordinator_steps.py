@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fedmap.algorithm.prior.values import draw_initial_site
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import StaleError, StateError
 from fedmap.study.course import events
 from fedmap.study.course.events import Compute, Finished, TaskOpened
 from fedmap.study.course.questions import due_compute, participants, tasks_for
-from fedmap.study.course.state import GlobalRule
 from tests.aggregator.coordinator_course import DEADLINE_MS, Course, course, started
 
 

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import StorageError
 from fedmap.study.course import events
 from fedmap.study.course.questions import name_list, waiting_for
-from fedmap.study.course.state import GlobalRule, state_from_json, state_to_json
+from fedmap.study.course.state import state_from_json, state_to_json
 from tests.aggregator.coordinator_course import Course, course, started
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,16 @@ import torch
 
 from fedmap.algorithm.pooling.baseline import Baseline, BaselineTerms
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import GlobalRule, RuleAnswer, Score
 from fedmap.errors import ModelError, RejectedError
 from fedmap.metrics import Metric, MetricResult, SkippedMetric, Threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms, pool_rule
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import answer_digest, layout_digest
-from fedmap.study.answers import (
-    result_of,
-    rule_answer,
-    rule_content_of,
-    rule_message,
-    rule_of,
-    rule_terms_of,
-    score_message,
-)
+from fedmap.study.answers import result_of, rule_of, terms_of, told_rule, told_score, told_terms
 from fedmap.study.plan import StudyPlan, load_plan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.tensors.rule_files import encode_rule
 
 PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"
 
@@ -56,27 +51,27 @@ def test_inputs_in_another_order_have_another_digest() -> None:
 @pytest.mark.parametrize("threshold", [None, Threshold(1 / 3), Threshold(0.5, "threshold 0.5 kept: why")])
 def test_a_rule_comes_back_bit_for_bit(threshold: Threshold | None) -> None:
     baseline = Baseline((1.0, 2.5), torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
-    read = rule_of(rule_message(DecisionRule(threshold, baseline)))
+    read = rule_of(told_rule(DecisionRule(threshold, baseline)))
     assert read.threshold == threshold
     assert read.baseline is not None
     assert read.baseline.grid == baseline.grid
     assert torch.equal(read.baseline.cumulative, baseline.cumulative)
-    assert rule_of(rule_message(DecisionRule(threshold))) == DecisionRule(threshold)
+    assert rule_of(told_rule(DecisionRule(threshold))) == DecisionRule(threshold)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        pb.GlobalRule(threshold=1.5),
-        pb.GlobalRule(threshold=math.nan),
-        pb.GlobalRule(baseline_grid=[1.0]),
-        pb.GlobalRule(baseline_grid=[1.0, 2.0], baseline_cumulative=[0.1, math.inf]),
-        pb.GlobalRule(baseline_grid=[2.0, 1.0], baseline_cumulative=[0.1, 0.2]),
-        pb.GlobalRule(baseline_grid=[1.0, 2.0], baseline_cumulative=[0.2, 0.1]),
-        pb.GlobalRule(baseline_grid=[1.0], baseline_cumulative=[-0.1]),
+        GlobalRule(threshold=1.5),
+        GlobalRule(threshold=math.nan),
+        GlobalRule(baseline_grid=(1.0,)),
+        GlobalRule(baseline_grid=(1.0, 2.0), baseline_cumulative=(0.1, math.inf)),
+        GlobalRule(baseline_grid=(2.0, 1.0), baseline_cumulative=(0.1, 0.2)),
+        GlobalRule(baseline_grid=(1.0, 2.0), baseline_cumulative=(0.2, 0.1)),
+        GlobalRule(baseline_grid=(1.0,), baseline_cumulative=(-0.1,)),
     ],
 )
-def test_an_impossible_rule_is_refused(message: pb.GlobalRule) -> None:
+def test_an_impossible_rule_is_refused(message: GlobalRule) -> None:
     with pytest.raises(RejectedError):
         rule_of(message)
 
@@ -86,33 +81,33 @@ def test_an_impossible_rule_is_refused(message: pb.GlobalRule) -> None:
     [Metric("auroc", 1 / 3), Metric("brier", 0.1, "fewer times"), SkippedMetric("auprc", "one class")],
 )
 def test_a_score_comes_back_as_it_was(result: MetricResult) -> None:
-    assert result_of(score_message("personal", result)) == result
+    assert result_of(told_score("personal", result)) == result
 
 
 @pytest.mark.parametrize(
     "score",
     [
-        pb.Score(model="secret", metric="auroc", value=0.5),
-        pb.Score(model="global", metric="no-metric", value=0.5),
-        pb.Score(model="global", metric="auroc", value=math.nan),
-        pb.Score(model="global", metric="auroc", note="x" * 501),
-        pb.Score(model="global", metric="auroc", standard_error=0.1),
-        pb.Score(model="global", metric="auroc", value=0.5, standard_error=-0.1),
-        pb.Score(model="global", metric="auroc", value=0.5, standard_error=math.inf),
+        Score(model="secret", metric="auroc", value=0.5),
+        Score(model="global", metric="no-metric", value=0.5),
+        Score(model="global", metric="auroc", value=math.nan),
+        Score(model="global", metric="auroc", note="x" * 501),
+        Score(model="global", metric="auroc", standard_error=0.1),
+        Score(model="global", metric="auroc", value=0.5, standard_error=-0.1),
+        Score(model="global", metric="auroc", value=0.5, standard_error=math.inf),
     ],
 )
-def test_an_impossible_score_is_refused(score: pb.Score) -> None:
+def test_an_impossible_score_is_refused(score: Score) -> None:
     with pytest.raises(RejectedError):
         result_of(score)
 
 
 def test_rule_terms_come_back_bit_for_bit(binary: StudyPlan, cox: StudyPlan) -> None:
-    message, tensors = rule_answer(RuleTerms(1 / 3, 40))
-    assert tensors == b""
-    assert rule_terms_of(binary, message, None) == RuleTerms(1 / 3, 40)
+    told, tensors = told_terms(RuleTerms(1 / 3, 40))
+    assert encode_rule(tensors) == b""
+    assert terms_of(binary, told, None) == (RuleTerms(1 / 3, 40), None)
     sums = torch.rand(len(cox.task.grid), dtype=torch.float64)
-    message, tensors = rule_answer(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 3)))
-    read = rule_terms_of(cox, message, tensors).baseline
+    told, tensors = told_terms(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 3)))
+    read = terms_of(cox, told, encode_rule(tensors))[0].baseline
     assert read is not None
     assert read.joined == 3
     assert torch.equal(read.events, sums)
@@ -126,30 +121,29 @@ def test_reference_terms_come_back_bit_for_bit_beside_those_of_the_rule(
         reference = reference_terms(torch.randn(40, inputs.count), inputs.scaled, 5)
         sums = torch.rand(len(plan.task.grid), dtype=torch.float64)
         baseline = BaselineTerms(sums, sums, sums, sums, 0) if plan.task.kind == "cox" else None
-        message, tensors = rule_answer(RuleTerms(baseline=baseline), reference)
-        terms, read = rule_content_of(plan, message, tensors)
+        told, made = told_terms(RuleTerms(baseline=baseline), reference)
+        tensors = encode_rule(made)
+        terms, read = terms_of(plan, told, tensors)
         assert read is not None
         assert all(torch.equal(getattr(read, name), value) for name, value in vars(reference).items())
         assert (terms.baseline is None) == (baseline is None)
-        message.reference = False
         with pytest.raises((RejectedError, ModelError)):
-            rule_content_of(plan, message, tensors)
-        message.reference = True
+            terms_of(plan, replace(told, reference=False), tensors)
         with pytest.raises(RejectedError, match="missing"):
-            rule_content_of(plan, message, None)
+            terms_of(plan, told, None)
 
 
 def test_rule_terms_of_the_wrong_task_or_grid_are_refused(binary: StudyPlan, cox: StudyPlan) -> None:
     with pytest.raises(RejectedError, match="no probability"):
-        rule_terms_of(binary, pb.RuleAnswer(threshold=math.nan), None)
+        terms_of(binary, RuleAnswer(threshold=math.nan), None)
     with pytest.raises(RejectedError, match="binary task"):
-        rule_terms_of(cox, pb.RuleAnswer(threshold=0.5), None)
+        terms_of(cox, RuleAnswer(threshold=0.5), None)
     with pytest.raises(RejectedError, match="survival task"):
-        rule_terms_of(binary, pb.RuleAnswer(), b"x")
+        terms_of(binary, RuleAnswer(), b"x")
     sums = torch.rand(len(cox.task.grid) + 1, dtype=torch.float64)
-    _, tensors = rule_answer(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 0)))
+    _, tensors = told_terms(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 0)))
     with pytest.raises(ModelError, match="shape"):
-        rule_terms_of(cox, pb.RuleAnswer(), tensors)
+        terms_of(cox, RuleAnswer(), encode_rule(tensors))
 
 
 def test_the_pooled_threshold_is_the_mean_by_validation_rows_in_any_order(binary: StudyPlan) -> None:

@@ -23,10 +23,11 @@ from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.engine import Engine
 from fedmap.study.plan import load_plan
 from fedmap_flower.centre.server import run_study
 from fedmap_flower.records import read_order
-from fedmap_lab.federation.engines import Engine, EngineName, make_engine
+from fedmap_lab.federation.engines import EngineName, make_engine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.local.federation import LocalSite
 from fedmap_lab.methods.fedmap import FedMap

@@ -18,12 +18,12 @@ from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import operator_pb2
+from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.course.computation import step_of
-from fedmap_lab.federation.engines import LoopEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.method import Trained

@@ -101,7 +101,7 @@ def test_the_last_round_is_rehearsed_from_the_prior_that_the_first_one_made(
         steps.append((prior, step.prior))
         return step
 
-    monkeypatch.setattr("fedmap_site.loop.dry_run.next_prior", noting)
+    monkeypatch.setattr("fedmap.study.centre_step.next_prior", noting)
     Site(tmp_path, TWO_KINDS).rehearse()
     (before, between), (again, after) = steps
     assert again is between
@@ -142,7 +142,7 @@ def test_a_fit_that_fails_says_why_here_and_would_say_little_to_the_centre(
     def diverging(network: Network, settings: PriorSettings, theta: Tensor) -> Prior:
         return initial_prior(network, settings, torch.full_like(theta, 3e38))
 
-    monkeypatch.setattr("fedmap_site.loop.dry_run.initial_prior", diverging)
+    monkeypatch.setattr("fedmap.study.centre_step.initial_prior", diverging)
     with pytest.raises(TrainingError, match="round-1 would fail: round 1: "):
         Site(tmp_path).rehearse()
 

@@ -10,13 +10,15 @@ import torch
 
 from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.data.table.site_dataset import MissingCount, SiteDataset
 from fedmap.errors import ModelError
 from fedmap.scoring.disclosure import rounded_count
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import layout_digest
-from fedmap.study.answers import rule_content_of
+from fedmap.study.answers import terms_of as terms_told_by
 from fedmap.study.terms import StudyTerms
 from fedmap_site.exit.item import OutboxItem
 from fedmap_site.policy import SitePolicy
@@ -102,7 +104,8 @@ def test_reference_terms_travel_with_those_of_the_rule(tmp_path: Path, terms: St
     item, work = go(bench, task(pb.TASK_KIND_RULE))
     sent = item.answer().rule
     assert sent.reference
-    rule, reference = rule_content_of(terms.plan, sent, item.tensors_path)
+    told = wire.value_of(values.RuleAnswer, sent)
+    rule, reference = terms_told_by(terms.plan, told, item.tensors_path)
     assert (rule.baseline is not None) == (terms.plan.task.kind == "cox")
     data, scaler = bench.dataset(), bench.prior().scaler
     rows = torch.cat([data.train.features, data.validation.features])

@@ -12,7 +12,9 @@ from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.fit.values import LocalFit, Model
 from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
 from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.data.loading import load_site
 from fedmap.data.scaling import scale_dataset
 from fedmap.data.table.site_dataset import SiteDataset
@@ -20,12 +22,12 @@ from fedmap.errors import IncompatibleError, ModelError
 from fedmap.metrics import Metric, MetricResult, SkippedMetric
 from fedmap.scoring.decision_rules import pool_rule
 from fedmap.scoring.evaluation import Scoring, local_rule
-from fedmap.study.answers import result_of, rule_message, rule_terms_of
+from fedmap.study import answers
+from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
 from fedmap.study.personalisation import fine_tune
 from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.terms import StudyTerms
-from fedmap_lab.federation.engines import LoopEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.method import common_start
@@ -36,6 +38,10 @@ from tests.site_agent.stages import Bench, silent, task, terms_of, write_site
 
 POLICY = SitePolicy(min_rows=10, min_events=2, min_cell=5)
 SITES = {"east": 260, "north": 300, "west": 220}
+
+
+def result_of(score: pb.Score) -> MetricResult:
+    return answers.result_of(wire.value_of(values.Score, score))
 
 
 @pytest.fixture
@@ -122,7 +128,8 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     for site in SITES:
         work = ask(task(pb.TASK_KIND_RULE), site, final)
         assert isinstance(work.content, pb.RuleAnswer)
-        terms_by_site[site] = rule_terms_of(plan, work.content, work.tensors or None)
+        told = wire.value_of(values.RuleAnswer, work.content)
+        terms_by_site[site], _ = answers.terms_of(plan, told, work.tensors or None)
     pooled = pool_rule(plan, terms_by_site)
     assert pooled.threshold == study.rule.threshold
     if study.rule.baseline is not None:
@@ -130,7 +137,9 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
         assert torch.equal(pooled.baseline.cumulative, study.rule.baseline.cumulative)
 
     for site in SITES:
-        request = task(pb.TASK_KIND_EVALUATE, rule=rule_message(pooled))
+        request = task(
+            pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule.FromString(wire.write(answers.told_rule(pooled)))
+        )
         work = ask(request, site, final, own[site])
         assert isinstance(work.content, pb.EvaluationAnswer)
         scores = [score for score in work.content.scores if score.model != "fine_tuned"]

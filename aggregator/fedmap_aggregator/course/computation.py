@@ -7,18 +7,19 @@ What is kept of a step is one `StepResult` as JSON, which the operator's status 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import StorageError
-from fedmap.study.answer_names import GLOBAL, PERSONAL
 from fedmap.study.course.events import Compute, Computed
 from fedmap.study.course.questions import participants
 from fedmap.study.course.state import StudyState
+from fedmap.study.record import PriorMade, RoundSummary, summary_of
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.course.messages import (
     EstimatedPrior,
@@ -36,21 +37,6 @@ from fedmap_aggregator.course.messages import (
     SiteUpdate,
 )
 from fedmap_aggregator.store import AnswerRow, ResultRow
-
-
-@dataclass(frozen=True)
-class RoundSummary:
-    """What a round looked like, over the sites that answered."""
-
-    round: int
-    answered: int  # with a weight
-    members: int
-    penalty: float
-    largest_weight: float
-    loss: float | None = None  # mean over sites, per row
-    validation_loss: float | None = None
-    personal_metric: float | None = None  # median over sites, on validation rows
-    global_metric: float | None = None
 
 
 @dataclass(frozen=True)
@@ -204,30 +190,11 @@ def _input_names(compute: Compute, result: PooledStatistics, answers: Sequence[A
 def _summary(
     state: StudyState, compute: Compute, result: EstimatedRound, answers: Sequence[AnswerRow]
 ) -> RoundSummary:
-    fits = [message_of(row).fit for row in answers if row.status in ("accepted", "abstained")]
-    members = sum(member.membership == "approved" for member in state.members.values())
-    return RoundSummary(
-        round=compute.round,
-        answered=len(compute.sites),
-        members=members,
-        penalty=result.penalty,
-        largest_weight=max(result.weights.values(), default=0.0),
-        loss=_mean([fit.loss for fit in fits if fit.HasField("loss")]),
-        validation_loss=_mean([fit.validation_loss for fit in fits if fit.HasField("validation_loss")]),
-        personal_metric=_median(fits, PERSONAL),
-        global_metric=_median(fits, GLOBAL),
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _median(fits: Iterable[pb.FitAnswer], model: str) -> float | None:
-    values = [
-        score.value
-        for fit in fits
-        for score in fit.validation_scores
-        if score.model == model and score.HasField("value")
+    fits = [
+        wire.value_of(values.FitAnswer, message_of(row).fit)
+        for row in answers
+        if row.status in ("accepted", "abstained")
     ]
-    return statistics.median(values) if values else None
+    members = sum(member.membership == "approved" for member in state.members.values())
+    made = PriorMade(result.weights, result.penalty, result.convex_penalty)
+    return summary_of(compute.round, members, len(compute.sites), made, fits)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from fedmap.study.course.state import GlobalRule
+from fedmap.contract.v1.values import GlobalRule
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,15 @@ from typing import BinaryIO
 
 import torch
 
-from fedmap.algorithm.fit.values import Model
-from fedmap.algorithm.pooling.statistics import Scaler, make_scaler, pool_statistics
-from fedmap.algorithm.prior.aggregation import next_prior
-from fedmap.algorithm.prior.values import initial_prior
+from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler
 from fedmap.errors import FedmapError
 from fedmap.files.tensors import Expected, decode_tensors, encode_tensors
 from fedmap.process import log
-from fedmap.scoring.decision_rules import RuleTerms, pool_rule
+from fedmap.scoring.decision_rules import RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
-from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
-from fedmap.study.course.state import GlobalRule
-from fedmap.study.models import model_of
-from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.answers import told_rule
+from fedmap.study.centre_step import CentreStep
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_prior,
@@ -42,7 +38,7 @@ from fedmap.study.tensors.parameter_files import (
 )
 from fedmap.study.tensors.rule_files import RuleTensors, decode_rule
 from fedmap.study.tensors.update_reader import UpdateReader
-from fedmap.study.terms import StudyTerms, parse_terms
+from fedmap.study.terms import parse_terms
 from fedmap_aggregator.course.messages import (
     EstimatedPrior,
     EstimatedRound,
@@ -69,16 +65,18 @@ _PR_SET_PDEATHSIG = 1
 class _Study:
     """What the terms say, built once."""
 
-    terms: StudyTerms
-    model: Model
+    centre: CentreStep
     reader: UpdateReader
+
+    @property
+    def network(self) -> Network:
+        return self.centre.model.network
 
 
 @lru_cache(maxsize=8)
 def _study(terms_json: str) -> _Study:
-    terms = parse_terms(terms_json)
-    model = model_of(terms.plan)
-    return _Study(terms, model, UpdateReader(model.network))
+    centre = CentreStep.of(parse_terms(terms_json))
+    return _Study(centre, UpdateReader(centre.model.network))
 
 
 def estimate(request: Request, blobs: BlobStore) -> Result:
@@ -96,71 +94,57 @@ def estimate(request: Request, blobs: BlobStore) -> Result:
 
 
 def _pool_statistics(study: _Study, request: PoolStatistics, blobs: BlobStore) -> PooledStatistics:
-    usual = usual_sites({one.site: one.layout_digest for one in request.sites})
-    inputs = planned_inputs(study.terms.plan)
-    by_site = {
-        one.site: decode_statistics(
-            blobs.existing(one.tensors_digest), one.rows, inputs.count, f"the statistics of {one.site}"
-        )
-        for one in request.sites
-        if one.site in usual
-    }
-    pooled = pool_statistics(by_site)
-    scaler = make_scaler(pooled, inputs.scaled)
+    told = {one.site: one for one in request.sites}
+
+    def load(site: str) -> FeatureStatistics:
+        path, what = blobs.existing(told[site].tensors_digest), f"the statistics of {site}"
+        return decode_statistics(path, told[site].rows, study.network.inputs, what)
+
+    pooled = study.centre.pool({site: one.layout_digest for site, one in told.items()}, load)
+    scaler = pooled.scaler
     data = encode_tensors({"scaler.mean": scaler.mean, "scaler.deviation": scaler.deviation})
-    excluded = {one.site: unusual_inputs(len(usual)) for one in request.sites if one.site not in by_site}
-    return PooledStatistics(blobs.put(data), len(data), pooled.rows, excluded)
+    return PooledStatistics(blobs.put(data), len(data), pooled.rows, pooled.excluded)
 
 
 def _initial_prior(study: _Study, request: InitialPrior, blobs: BlobStore) -> EstimatedPrior:
-    network, settings = study.model.network, study.terms.plan.prior
+    network = study.network
     expected = dict.fromkeys(("scaler.mean", "scaler.deviation"), Expected("F32", (network.inputs,)))
     arrays = decode_tensors(blobs.existing(request.scaler_digest), expected, "the pooled scaler")
     mean, deviation = (torch.from_numpy(arrays[name].copy()) for name in expected)
-    prior = initial_prior(network, settings, decode_theta(network, blobs.existing(request.theta_digest)))
-    data = encode_prior(network, settings, PriorFile(prior, Scaler(mean, deviation)))
+    theta = decode_theta(network, blobs.existing(request.theta_digest))
+    data = encode_prior(network, study.centre.plan.prior, study.centre.first(theta, Scaler(mean, deviation)))
     return EstimatedPrior(blobs.put(data), len(data))
 
 
 def _next_prior(study: _Study, request: NextPrior, blobs: BlobStore) -> EstimatedRound:
-    network, plan = study.model.network, study.terms.plan
-    before = decode_prior(network, plan.prior, blobs.existing(request.prior_digest))
+    network, settings = study.network, study.centre.plan.prior
+    before = decode_prior(network, settings, blobs.existing(request.prior_digest))
     digests = {update.site: update.tensors_digest for update in request.updates}
-    step = next_prior(
-        network.spec,
-        plan.prior,
-        plan.settings.aggregation_in(request.round, study.terms.rounds),
+    step = study.centre.next(
+        request.round,
         before.prior,
         {update.site: update.log_omega for update in request.updates},
         lambda site: study.reader.read(blobs.path(digests[site]), f"the update of {site}"),
     )
-    check_step(step)
-    data = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
+    data = encode_prior(network, settings, PriorFile(step.prior, before.scaler))
     return EstimatedRound(blobs.put(data), len(data), step.weights, step.penalty, step.convex_penalty)
 
 
 def _pool_rule(study: _Study, request: PoolRule, blobs: BlobStore) -> PooledRule:
-    plan = study.terms.plan
-    by_site: dict[str, RuleTerms] = {}
+    terms: dict[str, RuleTerms] = {}
     references: dict[str, ReferenceTerms] = {}
     for one in request.sites:
         found = RuleTensors()
         if one.tensors_digest:
             path, what = blobs.existing(one.tensors_digest), f"the terms of {one.site}"
-            found = decode_rule(plan, path, one.joined_intervals, one.reference, what)
-        by_site[one.site] = RuleTerms(one.threshold, one.validation_rows, found.baseline)
+            found = decode_rule(study.centre.plan, path, one.joined_intervals, one.reference, what)
+        terms[one.site] = RuleTerms(one.threshold, one.validation_rows, found.baseline)
         if found.reference is not None:
             references[one.site] = found.reference
-    rule = pool_rule(plan, by_site)
-    reference = reference_of(references, request.input_names)
-    threshold, hazard = rule.threshold, rule.baseline
+    ruled = study.centre.rule(terms, references, request.input_names)
+    reference = ruled.reference
     return PooledRule(
-        GlobalRule(
-            None if threshold is None else threshold.value,
-            "" if threshold is None else threshold.note or "",
-            () if hazard is None else hazard.grid,
-            () if hazard is None else tuple(hazard.cumulative.tolist()),
-        ),
+        told_rule(ruled.rule),
         "" if reference is None else blobs.put(reference.model_dump_json().encode()),
     )
 

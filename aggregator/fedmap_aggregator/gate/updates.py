@@ -26,12 +26,14 @@ from torch import Tensor
 
 from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.network import Network
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError, ModelError, RejectedError
 from fedmap.files.digests import is_digest
 from fedmap.metrics import metric_names
 from fedmap.study.answer_names import GLOBAL, MODELS, PERSONAL, WITHHELD
-from fedmap.study.answers import result_of, rule_content_of
+from fedmap.study.answers import result_of, terms_of
 from fedmap.study.course.state import AnswerStatus, OpenTask
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_theta, parameters_norm
@@ -196,7 +198,7 @@ def _check_log_omega(plan: StudyPlan, log_omega: float, limits: GateLimits) -> N
 
 def _check_rule(plan: StudyPlan, rule: pb.RuleAnswer, tensors: Path | None) -> None:
     demand(rule.validation_rows <= MOST_ROWS, f"the rule is of more than {MOST_ROWS:,} rows", SAME_VERSION)
-    terms, reference = rule_content_of(plan, rule, tensors)
+    terms, reference = terms_of(plan, wire.value_of(values.RuleAnswer, rule), tensors)
     if terms.baseline is not None:
         check_baseline(terms.baseline)
     if reference is not None:
@@ -218,7 +220,7 @@ def _check_scores(plan: StudyPlan, scores: Iterable[pb.Score], models: Collectio
     seen: set[tuple[str, str]] = set()
     for score in scores:
         demand(score.metric in known, f"a score is of no metric of a {plan.task.kind} task", SAME_VERSION)
-        result_of(score)
+        result_of(wire.value_of(values.Score, score))
         demand(score.model in models, "a score is of a model that this task does not score", SAME_VERSION)
         demand(_is_plain(score.note), f"the note on {score.metric} has control characters", SAME_VERSION)
         demand((score.model, score.metric) not in seen, f"{score.metric} was scored twice", SAME_VERSION)

@@ -18,11 +18,12 @@ from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
 
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import ConflictError, IntegrityError, RejectedError
 from fedmap.names import check_region
 from fedmap.study.answer_names import answer_digest
 from fedmap.study.answers import MOST_NOTE, rule_of
-from fedmap.study.course.state import GlobalRule, Member, OpenTask, StudyState, state_to_json
+from fedmap.study.course.state import Member, OpenTask, StudyState, state_to_json
 from fedmap.study.models import model_of
 from fedmap.study.run_folder import RoundTold, RunTold, SiteTold, read_run
 from fedmap.study.tensors.parameter_files import decode_prior
@@ -141,7 +142,7 @@ def _check_absent(terms: StudyTerms, one: RoundTold, heard: set[str]) -> None:
 def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:
     """Each site's answers, judged as on their first arrival; the evaluations, as answers."""
     plan, model, found = terms.plan, model_of(terms.plan), {}
-    rule_of(_rule_message(run))
+    rule_of(_rule(run))
     for told in run.sites:
         statistics = _read(told.statistics, pb.StatisticsAnswer(), told)
         check_inputs(plan, statistics)
@@ -185,7 +186,6 @@ def _records(
 
 
 def _state(terms: StudyTerms, run: RunTold, size: int) -> StudyState:
-    rule = run.rule
     return StudyState(
         study=terms.study,
         quorum=terms.plan.rounds.quorum,
@@ -197,18 +197,13 @@ def _state(terms: StudyTerms, run: RunTold, size: int) -> StudyState:
         rounds_done=terms.rounds,
         prior_digest=run.prior_digest,
         prior_size=size,
-        rule=GlobalRule(rule.threshold, rule.threshold_note, rule.baseline_grid, rule.baseline_cumulative),
+        rule=_rule(run),
     )
 
 
-def _rule_message(run: RunTold) -> pb.GlobalRule:
+def _rule(run: RunTold) -> GlobalRule:
     rule = run.rule
-    return pb.GlobalRule(
-        threshold=rule.threshold,
-        threshold_note=rule.threshold_note,
-        baseline_grid=rule.baseline_grid,
-        baseline_cumulative=rule.baseline_cumulative,
-    )
+    return GlobalRule(rule.threshold, rule.threshold_note, rule.baseline_grid, rule.baseline_cumulative)
 
 
 def _answer(terms: StudyTerms, site: str, task: str) -> pb.Answer:

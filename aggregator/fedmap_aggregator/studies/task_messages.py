@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.study.course.state import GlobalRule, OpenTask, TaskKind
+from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap_aggregator.studies.service import Study
 
 _KINDS: Mapping[TaskKind, pb.TaskKind.ValueType] = {
@@ -32,16 +33,5 @@ def task_message(study: Study, task: OpenTask) -> pb.Task:
         attempt=task.attempt,
     )
     if task.kind == "evaluate" and state.rule is not None:
-        message.rule.CopyFrom(_rule(state.rule))
-    return message
-
-
-def _rule(rule: GlobalRule) -> pb.GlobalRule:
-    message = pb.GlobalRule(
-        threshold_note=rule.threshold_note,
-        baseline_grid=rule.baseline_grid,
-        baseline_cumulative=rule.baseline_cumulative,
-    )
-    if rule.threshold is not None:
-        message.threshold = rule.threshold
+        message.rule.MergeFromString(wire.write(state.rule))
     return message

@@ -48,6 +48,15 @@ def part_counts(plan: StudyPlan, part: Examples) -> PartCounts:
     return PartCounts(len(part), tuple(int(n) for n in np.bincount(part.target.numpy())))
 
 
+def events(plan: StudyPlan, *parts: Examples) -> int | None:
+    """Events (survival) or positive rows (binary) in some parts; a multiclass task has no such count."""
+    if plan.task.kind == "multiclass":
+        return None
+    if plan.task.kind == "cox":
+        return sum(int(part.event.sum()) for part in parts if part.event is not None)
+    return sum(int((part.target == 1).sum()) for part in parts)
+
+
 @dataclass(frozen=True)
 class ReleasedStatistics:
     """Statistics fit to leave a site, and how many inputs were not sent as they are."""

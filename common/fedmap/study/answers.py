@@ -1,24 +1,41 @@
-"""Answers between the wire and the algorithm: messages ↔ the values they stand for.
+"""What crosses from a site to the centre and back, as values: the contract's, and the tensors beside them.
 
 Reading is strict: a number that is not finite, or a combination that no sender makes, is a `RejectedError`.
-Whether an answer fits the study and its round is the gate's business.
+Whether an answer fits the study and its round is the gate's business; bytes are `fedmap.contract.wire`'s and
+`tensors`'.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from fedmap.algorithm.fit.round import OwnModel
+from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.pooling.baseline import Baseline
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.algorithm.pooling.statistics import FeatureStatistics
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1.values import (
+    EvaluationAnswer,
+    FailureAnswer,
+    FitAnswer,
+    GlobalRule,
+    InitialModelAnswer,
+    RuleAnswer,
+    Score,
+    StatisticsAnswer,
+)
 from fedmap.errors import RejectedError
 from fedmap.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.answer_names import MODELS
 from fedmap.study.plan import StudyPlan
+from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.tensors.rule_files import RuleTensors, decode_rule, encode_rule
 
 MOST_NOTE = 500
@@ -26,24 +43,57 @@ MOST_NOTE = 500
 MOST_ERROR = 1e6
 """Of a score's standard error; no sound one comes near it."""
 
-
-def rule_message(rule: DecisionRule) -> pb.GlobalRule:
-    message = pb.GlobalRule()
-    if rule.threshold is not None:
-        message.threshold = rule.threshold.value
-        message.threshold_note = rule.threshold.note or ""
-    if rule.baseline is not None:
-        message.baseline_grid.extend(rule.baseline.grid)
-        message.baseline_cumulative.extend(rule.baseline.cumulative.tolist())
-    return message
+Content = StatisticsAnswer | InitialModelAnswer | FitAnswer | RuleAnswer | EvaluationAnswer | FailureAnswer
+Tensors = FeatureStatistics | Tensor | SiteParameters | RuleTensors
+"""Of statistics, a first model, a fit and a rule; the other answers have none."""
 
 
-def rule_of(message: pb.GlobalRule) -> DecisionRule:
+@dataclass(frozen=True)
+class Work:
+    """What came of a task, before the exit gate has looked at it."""
+
+    content: Content
+    tensors: Tensors | None = None
+    model: OwnModel | None = None
+    """What the site keeps of this round, exact: what leaves may be clipped, this is not."""
+    notes: tuple[str, ...] = ()
+    """What was left out already because it needs the rows to know; for the manifest."""
+    local_reason: str = ""
+    """Why the task failed, in full: for the site's own log and status, never sent."""
+
+
+def encode_work(network: Network, tensors: Tensors | None) -> bytes:
+    """The tensors as the file that travels; empty where there are none."""
+    match tensors:
+        case FeatureStatistics():
+            return encode_statistics(tensors)
+        case Tensor():
+            return encode_theta(network, tensors)
+        case SiteParameters():
+            return encode_parameters(network, tensors)
+        case RuleTensors():
+            return encode_rule(tensors)
+        case None:
+            return b""
+
+
+def told_rule(rule: DecisionRule) -> GlobalRule:
+    """The rule as it travels."""
+    threshold, baseline = rule.threshold, rule.baseline
+    return GlobalRule(
+        None if threshold is None else threshold.value,
+        "" if threshold is None else threshold.note or "",
+        () if baseline is None else baseline.grid,
+        () if baseline is None else tuple(baseline.cumulative.tolist()),
+    )
+
+
+def rule_of(told: GlobalRule) -> DecisionRule:
     threshold: Threshold | None = None
-    if message.HasField("threshold"):
-        _check(0.0 <= message.threshold <= 1.0, "the threshold is no probability")
-        threshold = Threshold(message.threshold, message.threshold_note or None)
-    grid, cumulative = tuple(message.baseline_grid), tuple(message.baseline_cumulative)
+    if told.threshold is not None:
+        _check(0.0 <= told.threshold <= 1.0, "the threshold is no probability")
+        threshold = Threshold(told.threshold, told.threshold_note or None)
+    grid, cumulative = told.baseline_grid, told.baseline_cumulative
     _check(len(grid) == len(cumulative), "the baseline hazard does not fit its time grid")
     _check(all(map(math.isfinite, (*grid, *cumulative))), "the baseline hazard is not finite")
     _check(not grid or cumulative[0] >= 0, "the baseline hazard is negative")
@@ -53,65 +103,56 @@ def rule_of(message: pb.GlobalRule) -> DecisionRule:
     return DecisionRule(threshold, baseline)
 
 
-def score_message(model: str, result: MetricResult, standard_error: float | None = None) -> pb.Score:
+def told_score(model: str, result: MetricResult, standard_error: float | None = None) -> Score:
     """`model` is personal, global or fine_tuned."""
     if isinstance(result, SkippedMetric):
-        return pb.Score(model=model, metric=result.name, note=result.reason[:MOST_NOTE])
-    note = (result.note or "")[:MOST_NOTE]
-    score = pb.Score(model=model, metric=result.name, value=result.value, note=note)
-    if standard_error is not None:
-        score.standard_error = standard_error
-    return score
+        return Score(model, result.name, None, result.reason[:MOST_NOTE])
+    return Score(model, result.name, result.value, (result.note or "")[:MOST_NOTE], standard_error)
 
 
-def result_of(score: pb.Score) -> MetricResult:
+def result_of(score: Score) -> MetricResult:
     _check(score.model in MODELS, "a score is of none of the models that are scored")
     _check(score.metric in METRICS, "a score is of an unknown metric")
     _check(len(score.note) <= MOST_NOTE, "the note of a score is too long")
-    if score.HasField("standard_error"):
-        _check(score.HasField("value"), f"the score {score.metric} has an error without a value")
-        _check(
-            0 <= score.standard_error <= MOST_ERROR, f"the standard error of {score.metric} is out of range"
-        )
-    if not score.HasField("value"):
+    error = score.standard_error
+    if error is not None:
+        _check(score.value is not None, f"the score {score.metric} has an error without a value")
+        _check(0 <= error <= MOST_ERROR, f"the standard error of {score.metric} is out of range")
+    if score.value is None:
         return SkippedMetric(score.metric, score.note)
     _check(math.isfinite(score.value), f"the score {score.metric} is not a finite number")
     return Metric(score.metric, score.value, score.note or None)
 
 
-def rule_answer(terms: RuleTerms, reference: ReferenceTerms | None = None) -> tuple[pb.RuleAnswer, bytes]:
-    """The message and its tensors (empty where there are none)."""
-    message = pb.RuleAnswer(validation_rows=terms.validation_rows, reference=reference is not None)
-    if terms.threshold is not None:
-        message.threshold = terms.threshold
-    if terms.baseline is not None:
-        message.joined_intervals = terms.baseline.joined
-    return message, encode_rule(RuleTensors(terms.baseline, reference))
+def told_terms(terms: RuleTerms, reference: ReferenceTerms | None = None) -> tuple[RuleAnswer, RuleTensors]:
+    """A site's terms of the rule as they travel."""
+    joined = 0 if terms.baseline is None else terms.baseline.joined
+    told = RuleAnswer(terms.threshold, terms.validation_rows, joined, reference is not None)
+    return told, RuleTensors(terms.baseline, reference)
 
 
-def rule_terms_of(plan: StudyPlan, message: pb.RuleAnswer, tensors: bytes | Path | None) -> RuleTerms:
-    """A site's terms of the rule, without those of the reference."""
-    return rule_content_of(plan, message, tensors)[0]
-
-
-def rule_content_of(
-    plan: StudyPlan, message: pb.RuleAnswer, tensors: bytes | Path | None
-) -> tuple[RuleTerms, ReferenceTerms | None]:
-    """A site's terms; the tensors' own faults are a `ModelError`."""
-    threshold = message.threshold if message.HasField("threshold") else None
-    if threshold is not None:
+def check_terms(plan: StudyPlan, told: RuleAnswer, with_tensors: bool) -> None:
+    """What a site says of its terms is possible, and of the plan's task."""
+    if told.threshold is not None:
         _check(plan.task.kind == "binary", "a threshold belongs to a binary task")
-        _check(0.0 <= threshold <= 1.0, "the threshold is no probability")
-    _check(message.joined_intervals <= len(plan.task.grid), "more intervals are joined than there are")
+        _check(0.0 <= told.threshold <= 1.0, "the threshold is no probability")
+    _check(told.joined_intervals <= len(plan.task.grid), "more intervals are joined than there are")
     _check(
-        tensors is None or plan.task.kind == "cox" or message.reference,
+        not with_tensors or plan.task.kind == "cox" or told.reference,
         "baseline terms belong to a survival task",
     )
-    _check(tensors is not None or not message.reference, "the terms of the reference are missing")
+    _check(with_tensors or not told.reference, "the terms of the reference are missing")
+
+
+def terms_of(
+    plan: StudyPlan, told: RuleAnswer, tensors: bytes | Path | None, what: str = "the terms of the rule"
+) -> tuple[RuleTerms, ReferenceTerms | None]:
+    """A site's terms, and those of its reference; the tensors' own faults are a `ModelError`."""
+    check_terms(plan, told, tensors is not None)
     found = RuleTensors()
     if tensors is not None:
-        found = decode_rule(plan, tensors, message.joined_intervals, message.reference)
-    return RuleTerms(threshold, message.validation_rows, found.baseline), found.reference
+        found = decode_rule(plan, tensors, told.joined_intervals, told.reference, what)
+    return RuleTerms(told.threshold, told.validation_rows, found.baseline), found.reference
 
 
 def _check(holds: bool, otherwise: str) -> None:

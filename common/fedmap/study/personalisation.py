@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedmap.algorithm.fit.batched import OnEpoch
-from fedmap.algorithm.fit.fitting import fit_sites
 from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.study.engine import LoopEngine
 from fedmap.study.plan import StudyPlan
 
 
@@ -40,7 +40,6 @@ def fine_tune(
 ) -> LocalFit | FailedFit:
     """The fit of one site. `data` is scaled."""
     settings = fine_tune_settings(plan.settings)
-    (fit,) = fit_sites(
-        model, settings, prior, [fine_tune_task(prior, data, seed)], "autograd_likelihood", on_epoch=on_epoch
-    )
+    task = fine_tune_task(prior, data, seed)
+    (fit,) = LoopEngine(on_epoch).fit(model, settings, prior, [task])
     return fit

@@ -12,10 +12,11 @@ from fedmap.algorithm.fit.values import Model, SiteTask
 from fedmap.algorithm.prior.values import initial_prior
 from fedmap.algorithm.seeding import torch_stream
 from fedmap.algorithm.settings import FedmapSettings, TrainingSettings
+from fedmap.study.engine import LoopEngine
 from fedmap.study.models import build_network
 from fedmap.study.plan.sections import ModelSection
 from fedmap_lab.bench.timing import best_seconds
-from fedmap_lab.federation.engines import LoopEngine, VectorisedEngine, keep_freed_memory
+from fedmap_lab.federation.engines import VectorisedEngine, keep_freed_memory
 
 SITES, ROWS, FEATURES, EPOCHS = 185, 2048, 8, 10
 LOOPED_SITES = 2  # the loop's cost per site does not depend on how many there are

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedmap.errors import ModelError, TrainingError
 from fedmap.metrics import SkippedMetric
+from fedmap.study.engine import Engine
 from fedmap_lab.comparison.measured import (
     CalibrationRecord,
     SubgroupRecord,
@@ -24,7 +25,6 @@ from fedmap_lab.comparison.measured import (
     subgroup_records,
 )
 from fedmap_lab.comparison.trials import apply
-from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation
 from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.method import FailedSite, Method, RoundRecord

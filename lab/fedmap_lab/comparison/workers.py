@@ -19,9 +19,10 @@ from pathlib import Path
 
 import torch
 
+from fedmap.study.engine import Engine, LoopEngine
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.comparison.jobs import Job, JobResult, run_job
-from fedmap_lab.federation.engines import Engine, EngineName, LoopEngine, VectorisedEngine, keep_freed_memory
+from fedmap_lab.federation.engines import EngineName, VectorisedEngine, keep_freed_memory
 from fedmap_lab.federation.sites import load_federation
 
 END_SECONDS = 10.0

@@ -1,7 +1,8 @@
 """Two ways to run the sites' half of a round, with the same result.
 
-`loop` fits one site after another, exactly as the services do. `vectorised` fits many sites at once in
-batched tensor operations, blocks of sites of similar size side by side on the machine's cores.
+`loop` fits one site after another, and is the services' own (`fedmap.study.engine`). `vectorised` fits many
+sites at once in batched tensor operations, blocks of sites of similar size side by side on the machine's
+cores.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,43 +21,11 @@ from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.engine import Engine, Fits, LoopEngine
 
 EngineName = Literal["loop", "vectorised"]
 BLOCK_PARAMETERS = 128 * 4096  # of the sites in one block: large blocks share the cost of each operation
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
-Fits = list[LocalFit | FailedFit]
-
-
-class Engine(Protocol):
-    """Fits every task as if alone; `penalised=False` leaves the prior out, `rule` takes other steps."""
-
-    def fit(
-        self,
-        model: Model,
-        settings: FedmapSettings,
-        prior: Prior,
-        tasks: Sequence[SiteTask],
-        penalised: bool = True,
-        rule: LocalRule | None = None,
-    ) -> Fits: ...
-
-
-class LoopEngine:
-    def fit(
-        self,
-        model: Model,
-        settings: FedmapSettings,
-        prior: Prior,
-        tasks: Sequence[SiteTask],
-        penalised: bool = True,
-        rule: LocalRule | None = None,
-    ) -> Fits:
-        return [
-            fit_sites(model, settings, prior, [task], "autograd_likelihood", penalised=penalised, rule=rule)[
-                0
-            ]
-            for task in tasks
-        ]
 
 
 class VectorisedEngine:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import Method, Progress, Served, Trained, Watch, common_start
 from fedmap_lab.methods.rounds import fine_tune, run_rounds

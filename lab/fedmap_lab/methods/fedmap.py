@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedmap.algorithm.settings import FedmapSettings
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
 from fedmap_lab.methods.rounds import fine_tune, run_rounds

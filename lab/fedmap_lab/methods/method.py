@@ -17,8 +17,8 @@ from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior, draw_initial_site, initial_parameters, initial_prior
 from fedmap.algorithm.settings import FedmapSettings, PriorSettings
+from fedmap.study.engine import Engine
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation, Site
 
 

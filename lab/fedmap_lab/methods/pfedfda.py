@@ -26,9 +26,9 @@ from fedmap.algorithm.fit.values import LocalFit, SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.engine import Engine
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.class_gaussians import (
     ClassGaussians,

@@ -29,9 +29,9 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.engine import Engine
 from fedmap.study.personalisation import fine_tune_settings
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.embedding import Embedding, embedding_of
 from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead

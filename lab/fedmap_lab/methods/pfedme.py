@@ -22,7 +22,7 @@ from fedmap.algorithm.fit.adam import Adam
 from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
 from fedmap_lab.methods.rounds import fine_tune

@@ -21,7 +21,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
 from fedmap_lab.methods.rounds import fine_tune

@@ -1,8 +1,7 @@
 """The federated loop that FedMAP and FedAvg share: fit the sites, aggregate, repeat.
 
-This is the service without the network: `fit_sites` is the site's half, `next_prior` the centre's. The loop
-of the other methods is in `scheme`; what both need of a round (who answered, the quorum, the record) is
-here.
+This is the service without the network: `fit_round` is the sites' half, `CentreStep` the centre's. The loop
+of the other methods is in `scheme`; what both need of a round (who answered, the quorum, the record) is here.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from torch import Tensor
 from fedmap.algorithm.fit.round import LocalRound, OwnModel
 from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit
-from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
+from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
-from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.errors import TrainingError
+from fedmap.study.centre_step import CentreStep
+from fedmap.study.engine import Engine, RoundSite, fit_round
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
-from fedmap_lab.federation.engines import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import FailedSite, Progress, RoundRecord, Served, Trained, Watch
 
@@ -38,42 +37,28 @@ def run_rounds(
     penalised: bool = True,
 ) -> Trained:
     """Rounds 1 … `rounds` from a given prior; a site without a model of its own starts at μ."""
-    sites = federation.tier(1)
+    sites, model = federation.tier(1), federation.model
+    centre = CentreStep(federation.plan, model, settings, rounds)
     own: dict[str, OwnModel] = {}  # only what a fit gave
-    counted: dict[str, tuple[float, SiteParameters]] = {}  # what makes the next prior: log ω and update
+    counted: Mapping[str, tuple[float, SiteParameters]] = {}  # what makes the next prior: log ω and update
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
         this = LocalRound(settings, number, rounds)
-        tasks = [
-            this.task(
-                prior,
-                own.get(site.name),
-                site.data.train,
-                site.data.validation,
-                derive_seed(seed, "fit", number, site.name),
-            )
-            for site in sites
-        ]
-        held = penalised and not this.is_consensus
-        fits = engine.fit(federation.model, settings, prior, tasks, held, this.rule)
+        asked = [RoundSite(s.name, s.data.train, s.data.validation, own.get(s.name)) for s in sites]
+        done = fit_round(engine, model, this, prior, seed, asked, penalised)
+        fits = [one if isinstance(one, FailedFit) else one.fit for one in done.values()]
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
-        own |= {name: this.kept(prior, own.get(name), fit) for name, fit in answered.items()}
+        own |= {name: one.own for name, one in done.items() if not isinstance(one, FailedFit)}
         sent = {
             name: (fit.log_omega, own[name].update)
             for name, fit in weighed.items()
             if fit.log_omega is not None
         }
-        counted = counted | sent if this.is_consensus else sent
+        counted = centre.counted(number, sent, counted)
         updates = {name: update for name, (_, update) in counted.items()}
-        step = next_prior(
-            federation.model.network.spec,
-            settings.prior,
-            settings.aggregation_in(number, rounds),
-            prior,
-            {name: log_omega for name, (log_omega, _) in counted.items()},
-            updates.__getitem__,
-        )
+        log_omega = {name: weight for name, (weight, _) in counted.items()}
+        step = centre.next(number, prior, log_omega, updates.__getitem__)
         prior = step.prior
         penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
         history.append(round_record(number, answered, step.weights, failed, penalties))

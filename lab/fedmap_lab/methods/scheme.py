@@ -23,7 +23,7 @@ from fedmap.algorithm.prior.weights import normalise
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import AggregationSettings, FedmapSettings
 from fedmap.errors import TrainingError
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import (
     FailedSite,

@@ -16,7 +16,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.metrics import Metric, MetricResult, SkippedMetric, metric_names
 from fedmap.scoring.decision_rules import DecisionRule, pool_rule
 from fedmap.scoring.evaluation import Scoring, local_rule, rule_terms
-from fedmap_lab.federation.engines import Engine
+from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import FailedSite, Method, Progress, Trained
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedmap.data.table.site_dataset import SiteDataset
-from fedmap.scoring.disclosure import PartCounts, part_counts
+from fedmap.scoring.disclosure import PartCounts, events, part_counts
 from fedmap.study.plan import StudyPlan
-from fedmap_site.data.loader import events
 from fedmap_site.policy import Floors
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from fedmap.data.loading import load_site
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import DataError
-from fedmap.scoring.disclosure import is_small_cell
+from fedmap.scoring.disclosure import events, is_small_cell
 from fedmap.study.plan import StudyPlan
-from fedmap_site.data.loader import check_dataset, events
+from fedmap_site.data.loader import check_dataset
 from fedmap_site.policy import Floors, SitePolicy, floors_of
 
 _T1 = 1

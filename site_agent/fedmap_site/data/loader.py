@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmap.algorithm.examples import Examples
 from fedmap.data.loading import load_site
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import DataError
 from fedmap.files.digests import file_sha256
 from fedmap.files.durable import storage_error
+from fedmap.scoring.disclosure import events
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.terms import StudyTerms
@@ -112,12 +112,3 @@ def check_dataset(plan: StudyPlan, dataset: SiteDataset, floors: Floors) -> None
             tuple(problems),
             hint="The floors are the stricter of the study's limits and the policy; wait for more data.",
         )
-
-
-def events(plan: StudyPlan, *parts: Examples) -> int | None:
-    """Events (survival) or positive rows (binary) in some parts; a multiclass task has no such count."""
-    if plan.task.kind == "multiclass":
-        return None
-    if plan.task.kind == "cox":
-        return sum(int(part.event.sum()) for part in parts if part.event is not None)
-    return sum(int((part.target == 1).sum()) for part in parts)

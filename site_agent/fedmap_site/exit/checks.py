@@ -11,11 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import ModelError
 from fedmap.metrics import SkippedMetric
 from fedmap.scoring.disclosure import is_small_cell
-from fedmap.study.answers import rule_content_of, score_message
+from fedmap.study.answers import terms_of, told_score
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import (
@@ -109,7 +111,7 @@ class AnswerChecks:
         if not scores:
             return []
         if not self._note(f"{part} scores", not small, f"a cell of the {part} rows is below {floor}"):
-            return [score_message(s.model, SkippedMetric(s.metric, WITHHELD_NOTE)) for s in scores]
+            return [_message(told_score(s.model, SkippedMetric(s.metric, WITHHELD_NOTE))) for s in scores]
         return [_without_small_numbers(s, floor) for s in scores]
 
     def _rule(self, content: pb.RuleAnswer) -> pb.RuleAnswer:
@@ -177,7 +179,7 @@ class AnswerChecks:
         )
 
     def _check_rule(self, content: pb.RuleAnswer, tensors: bytes) -> None:
-        terms, reference = rule_content_of(self._plan, content, tensors)
+        terms, reference = terms_of(self._plan, wire.value_of(values.RuleAnswer, content), tensors)
         floor = self._floors.min_cell
         if terms.baseline is not None and 0 < round(float(terms.baseline.events.sum())) < floor:
             raise ModelError(
@@ -187,6 +189,10 @@ class AnswerChecks:
         if reference is not None:
             check_reference_terms(reference, self._cells, floor)
             self._note("reference", True, "", f"counts and moments of all rows, no cell below {floor}")
+
+
+def _message(score: values.Score) -> pb.Score:
+    return pb.Score.FromString(wire.write(score))
 
 
 def _without_small_numbers(score: pb.Score, floor: int) -> pb.Score:

@@ -17,17 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmap.algorithm.pooling.statistics import make_scaler
-from fedmap.algorithm.prior.aggregation import next_prior
-from fedmap.algorithm.prior.values import initial_prior
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import TrainingError
 from fedmap.files.durable import make_folder, storage_error
-from fedmap.scoring.decision_rules import pool_rule
-from fedmap.study.answers import rule_message, rule_terms_of
-from fedmap.study.models import model_of
-from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.answers import terms_of, told_rule
+from fedmap.study.centre_step import CentreStep
 from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import DataSection
@@ -115,6 +112,7 @@ class _Stage:
 
     def __init__(self, terms: StudyTerms, workplace: Workplace, on_task: OnTask) -> None:
         self._terms = terms
+        self._centre = CentreStep.of(terms)
         self._workplace = workplace
         self._on_task = on_task
         self._answers: list[Rehearsed] = []
@@ -124,35 +122,34 @@ class _Stage:
         began = time.monotonic()
         dataset = self._workplace.load(self._terms)
         loaded = time.monotonic() - began
-        plan, network, site = self._terms.plan, model_of(self._terms.plan).network, dataset.site
+        plan, network, site = self._terms.plan, self._centre.model.network, dataset.site
         statistics = self._do(self._task(pb.TASK_KIND_STATISTICS, "statistics"), dataset, None)  # (1)
-        inputs = planned_inputs(plan)
-        sent = decode_statistics(_tensors(statistics), statistics.answer().statistics.rows, inputs.count)
+        told = statistics.answer().statistics
+        sent = decode_statistics(_tensors(statistics), told.rows, network.inputs)
+        scaler = self._centre.pool({site: told.layout_digest}, lambda _: sent).scaler
         first = self._do(self._task(pb.TASK_KIND_INITIALISE, "initialise"), dataset, None)  # (2)
-        theta = decode_theta(network, _tensors(first))
-        prior = PriorFile(initial_prior(network, plan.prior, theta), make_scaler(sent, inputs.scaled))
+        prior = self._centre.first(decode_theta(network, _tensors(first)), scaler)
         after = self._round(1, dataset, prior)  # (3)
-        if plan.settings.is_consensus(1, self._terms.rounds):
+        if self._centre.carries_over(1):
             after = self._round(self._terms.rounds, dataset, after)
         asked = self._do(self._task(pb.TASK_KIND_RULE, "rule"), dataset, after)  # (4)
-        rule = pool_rule(plan, {site: rule_terms_of(plan, asked.answer().rule, asked.tensors_path)})
+        answer = wire.value_of(values.RuleAnswer, asked.answer().rule)
+        terms, _ = terms_of(plan, answer, asked.tensors_path)
         last = self._task(pb.TASK_KIND_EVALUATE, "evaluate")
-        last.rule.CopyFrom(rule_message(rule))
+        rule = told_rule(self._centre.rule({site: terms}, {}, ()).rule)
+        last.rule.MergeFromString(wire.write(rule))
         self._do(last, dataset, after)  # (5)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return DryRun(folder, self._terms.rounds, loaded, tuple(self._answers), peak)
 
     def _round(self, number: int, dataset: SiteDataset, before: PriorFile) -> PriorFile:
         """The site's half and the centre's."""
-        plan, network = self._terms.plan, model_of(self._terms.plan).network
         fit = self._do(self._task(pb.TASK_KIND_FIT, f"round-{number}", number), dataset, before)
-        step = next_prior(
-            network.spec,
-            plan.prior,
-            plan.settings.aggregation_in(number, self._terms.rounds),
+        step = self._centre.next(
+            number,
             before.prior,
             {dataset.site: fit.answer().fit.log_omega},
-            lambda _: decode_parameters(network, _tensors(fit)),
+            lambda _: decode_parameters(self._centre.model.network, _tensors(fit)),
         )
         return PriorFile(step.prior, before.scaler)
 

@@ -11,9 +11,8 @@ from dataclasses import asdict
 
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.metrics import metric_label
-from fedmap.scoring.disclosure import is_small_cell
+from fedmap.scoring.disclosure import events, is_small_cell
 from fedmap.study.plan import StudyPlan
-from fedmap_site.data.loader import events
 from fedmap_site.personalise.comparison import DRAWS, Compared
 from fedmap_site.personalise.fine_tuning import Personalised
 from fedmap_site.predict.shift_report import shift_form

@@ -18,8 +18,9 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.study.engine import Fits
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.federation.engines import Fits, VectorisedEngine
+from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
 from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.ablations import ABLATIONS, SKETCH_WIDTH

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedmap.study.course.state import AnswerStatus, GlobalRule, OpenTask, StudyState, TaskKind
+from fedmap.contract.v1.values import GlobalRule
+from fedmap.study.course.state import AnswerStatus, OpenTask, StudyState, TaskKind
 
 
 @dataclass(frozen=True)

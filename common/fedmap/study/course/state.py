@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import StorageError
 
 Membership = Literal["invited", "approved", "left", "excluded"]
@@ -72,18 +73,6 @@ class OpenTask:
     attempt: int  # from 1
     asked: tuple[str, ...]  # sorted; for initialise in the order of drawing
     answers: Mapping[str, TaskAnswer] = field(default_factory=dict)
-
-    __pydantic_config__ = _STRICT
-
-
-@dataclass(frozen=True)
-class GlobalRule:
-    """What turns outputs of the final global model into decisions, as it travels to the sites."""
-
-    threshold: float | None = None
-    threshold_note: str = ""
-    baseline_grid: tuple[float, ...] = ()
-    baseline_cumulative: tuple[float, ...] = ()
 
     __pydantic_config__ = _STRICT
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from flwr.app import Message
 
 from fedmap.algorithm.fit.values import Model
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import FedmapError, IntegrityError, RejectedError
 from fedmap.files.digests import sha256_hex
 from fedmap.names import check_site_name
 from fedmap.scoring.decision_rules import DecisionRule
-from fedmap.study.answers import rule_message
+from fedmap.study.answers import told_rule
 from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.headers import GateLimits
@@ -113,7 +114,7 @@ class Exchange:
             attempt=1,
         )
         if question.rule is not None:
-            task.rule.CopyFrom(rule_message(question.rule))
+            task.rule.MergeFromString(wire.write(told_rule(question.rule)))
         content = order_record(Order(task, self._terms.to_json(), question.prior))
         kind, group = MESSAGE_TYPES[task.kind], question.id
         return [Message(content, node, kind, group_id=group) for node in nodes]

@@ -23,17 +23,16 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
-from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
-from fedmap.algorithm.prior.values import draw_initial_site, initial_prior
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.values import draw_initial_site
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import TrainingError
-from fedmap.scoring.decision_rules import DecisionRule, RuleTerms, pool_rule
+from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import ReferenceTerms
-from fedmap.study.answers import rule_content_of
-from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
-from fedmap.study.models import model_of
-from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.answers import terms_of
+from fedmap.study.centre_step import CentreStep
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,
@@ -64,7 +63,8 @@ class FedMAP(Strategy):
         self.reference: Reference | None = None
         self.input_names: tuple[str, ...] = ()
         self.prior = b""  # the newest, with its scaler
-        self._model = model_of(terms.plan)
+        self._centre = CentreStep.of(terms)
+        self._model = self._centre.model
         self._exchange = Exchange(terms, self._model, limits or GateLimits(), scratch)
         self._cohort_norm: float | None = None
         self._last: dict[str, Accepted] = {}  # in consensus rounds, what each site sent last
@@ -79,26 +79,22 @@ class FedMAP(Strategy):
         nodes = wait_for_nodes(grid, sites, self.deadline)
         found = self._ask(grid, Question("statistics"), dict.fromkeys(nodes))
         self._require(found.accepted, "statistics")
-        usual = usual_sites({s: one.answer.statistics.layout_digest for s, one in found.accepted.items()})
-        for site in sorted(set(found.accepted) - set(usual)):
-            self._refuse((Refused(site, "statistics", "data", unusual_inputs(len(usual))),))
-        self.statistics = {site: found.accepted[site] for site in usual}
+        told = {site: one.answer.statistics for site, one in found.accepted.items()}
+        pooled = self._centre.pool(
+            {site: answer.layout_digest for site, answer in told.items()},
+            lambda site: decode_statistics(
+                _file(found.accepted[site]), told[site].rows, self._model.network.inputs
+            ),
+        )
+        for site, reason in sorted(pooled.excluded.items()):
+            self._refuse((Refused(site, "statistics", "data", reason),))
+        self.statistics = {s: one for s, one in found.accepted.items() if s not in pooled.excluded}
         self._require(self.statistics, "statistics")
         self.members = {site: one.member for site, one in self.statistics.items()}
-        self.input_names = tuple(self.statistics[usual[0]].answer.statistics.input_names)
-        inputs = planned_inputs(self.terms.plan)
-        scaler = make_scaler(
-            pool_statistics(
-                {
-                    site: decode_statistics(_file(one), one.answer.statistics.rows, inputs.count)
-                    for site, one in self.statistics.items()
-                }
-            ),
-            inputs.scaled,
-        )
+        self.input_names = tuple(next(iter(self.statistics.values())).answer.statistics.input_names)
         network, settings = self._model.network, self.terms.plan.prior
-        prior = initial_prior(network, settings, decode_theta(network, self._first_model(grid)))
-        self.prior = encode_prior(network, settings, PriorFile(prior, scaler))
+        first = self._centre.first(decode_theta(network, self._first_model(grid)), pooled.scaler)
+        self.prior = encode_prior(network, settings, first)
         return tensor_record(self.prior)
 
     def configure_train(
@@ -122,19 +118,15 @@ class FedMAP(Strategy):
         weighted = {site: one for site, one in found.accepted.items() if not one.abstained}
         self._require(weighted, f"round {server_round}", found.refused)
         before = decode_prior(network, plan.prior, self.prior)
-        consensus = plan.settings.is_consensus(server_round, self.terms.rounds)
-        counted = self._last | weighted if consensus else weighted
-        step = next_prior(
-            network.spec,
-            plan.prior,
-            plan.settings.aggregation_in(server_round, self.terms.rounds),
+        counted = dict(self._centre.counted(server_round, weighted, self._last))
+        step = self._centre.next(
+            server_round,
             before.prior,
             {site: one.answer.fit.log_omega for site, one in counted.items()},
             lambda site: self._update(counted[site]),
         )
-        check_step(step)
         self._cohort_norm = median_low([one.norm for one in weighted.values() if one.norm is not None])
-        self._keep(counted if consensus else {}, weighted)
+        self._keep(counted if self._centre.carries_over(server_round) else {}, weighted)
         self.prior = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
         fits = [one.answer.fit for one in found.accepted.values()]
         absent = tuple(sorted(counted.keys() - weighted.keys()))
@@ -163,11 +155,12 @@ class FedMAP(Strategy):
         terms: dict[str, RuleTerms] = {}
         references: dict[str, ReferenceTerms] = {}
         for site, one in ruled.accepted.items():
-            terms[site], reference = rule_content_of(plan, one.answer.rule, one.tensors)
+            told = wire.value_of(values.RuleAnswer, one.answer.rule)
+            terms[site], reference = terms_of(plan, told, one.tensors)
             if reference is not None:
                 references[site] = reference
-        self.rule = pool_rule(plan, terms)
-        self.reference = reference_of(references, self.input_names)
+        made = self._centre.rule(terms, references, self.input_names)
+        self.rule, self.reference = made.rule, made.reference
         scored = self._ask(grid, Question("evaluate", prior=self.prior, rule=self.rule), self._nodes())
         self._require(scored.accepted, "the last evaluation", scored.refused, least=1)
         self.evaluations = scored.accepted

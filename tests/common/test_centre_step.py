@@ -12,7 +12,7 @@ from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.prior.aggregation import PriorStep
 from fedmap.algorithm.prior.values import Prior
 from fedmap.errors import TrainingError
-from fedmap.study.centre_steps import check_step, reference_of, unusual_inputs, usual_sites
+from fedmap.study.centre_step import check_step, reference_of, unusual_inputs, usual_sites
 
 
 def test_the_most_common_inputs_are_the_usual_ones() -> None:

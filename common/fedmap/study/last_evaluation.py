@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from fedmap.algorithm.fit.values import FailedFit, Model
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import EvaluationAnswer, RiskBin, Score, SubgroupScore
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.metrics import SkippedMetric, metric_names
 from fedmap.scoring.decision_rules import DecisionRule
-from fedmap.scoring.disclosure import is_small_cell
+from fedmap.scoring.disclosure import events, is_small_cell
 from fedmap.scoring.evaluation import Scoring, local_rule
 from fedmap.scoring.evaluation_terms import (
     Measured,
@@ -27,7 +27,7 @@ from fedmap.scoring.evaluation_terms import (
     subgroup_scores,
 )
 from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
-from fedmap.study.answers import score_message
+from fedmap.study.answers import told_score
 from fedmap.study.personalisation import fine_tune
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
@@ -39,7 +39,7 @@ _OWN, _TUNING, _GROUPS = 0.1, 0.3, 0.8  # of the whole task, when its parts begi
 class Evaluation:
     """The answer, and what was left out of it for small cells."""
 
-    content: pb.EvaluationAnswer
+    content: EvaluationAnswer
     notes: tuple[str, ...]
 
 
@@ -65,41 +65,38 @@ class FinalEvaluation:
     def answer(self, own: SiteParameters | None, rule: DecisionRule) -> Evaluation:
         """`own` is the site's model, `rule` the global one's."""
         self._on_progress(_OWN)
-        scores = self._scores(PERSONAL, own, None, "no fit gave this site a model of its own")
         shared = SiteParameters(self._file.prior.mu, self._file.prior.buffers)
+        scores = self._scores(PERSONAL, own, None, "no fit gave this site a model of its own")
         scores += self._scores(GLOBAL, shared, rule, "")
         self._on_progress(_TUNING)
         scores += self._scores(FINE_TUNED, self._fine_tuned(), None, "fine-tuning gave no usable model")
         self._on_progress(_GROUPS)
-        content, notes = pb.EvaluationAnswer(scores=scores), []
-        self._count(content)
         scoring = self._scoring(shared, rule)
-        for one in calibration_terms(scoring, self._floor):
-            content.calibration.add(
-                bin=one.bin,
-                rows=one.rows,
-                predicted=one.predicted,
-                observed=one.observed,
-                effective_rows=one.effective_rows,
-            )
+        bins = calibration_terms(scoring, self._floor)
         groups = subgroup_scores(scoring, self._data.layout.names, self._floor)
-        content.subgroups.extend(map(_group_message, groups))
-        left_out = sum(group.rows is None for group in groups)
-        notes += [f"{left_out} groups of test rows with a small cell, or next to one: left out"] * bool(
-            left_out
+        content = EvaluationAnswer(
+            scores=tuple(scores),
+            test_rows=len(self._data.test),
+            test_events=self._events(),
+            calibration=tuple(
+                RiskBin(one.bin, one.rows, one.predicted, one.observed, one.effective_rows) for one in bins
+            ),
+            subgroups=tuple(map(_told_group, groups)),
         )
-        return Evaluation(content, tuple(notes))
+        left_out = sum(group.rows is None for group in groups)
+        note = f"{left_out} groups of test rows with a small cell, or next to one: left out"
+        return Evaluation(content, (note,) * bool(left_out))
 
     def _scores(
         self, name: str, model: SiteParameters | None, rule: DecisionRule | None, otherwise: str
-    ) -> list[pb.Score]:
+    ) -> list[Score]:
         """All metrics of one model; a site's own models have a rule that the site makes."""
         plan, data = self._terms.plan, self._data
         if model is None:
             skipped = [Measured(SkippedMetric(metric, otherwise)) for metric in metric_names(plan.task.kind)]
-            return _messages(name, skipped)
+            return _told(name, skipped)
         own = rule or local_rule(plan, self._model, model, data.train, data.validation)
-        return _messages(name, measure_with_errors(self._scoring(model, own)))
+        return _told(name, measure_with_errors(self._scoring(model, own)))
 
     def _scoring(self, model: SiteParameters, rule: DecisionRule) -> Scoring:
         data = self._data
@@ -116,20 +113,17 @@ class FinalEvaluation:
         fit = fine_tune(terms.plan, self._model, prior, self._data, terms.seed, on_epoch)
         return None if isinstance(fit, FailedFit) else SiteParameters(fit.theta, fit.buffers)
 
-    def _count(self, content: pb.EvaluationAnswer) -> None:
-        test, kind = self._data.test, self._terms.plan.task.kind
-        content.test_rows = len(test)
-        if kind == "multiclass":
-            return
-        events = int((test.target == 1).sum() if test.event is None else test.event.sum())
-        if not is_small_cell(len(test) - events, self._floor):
-            content.test_events = events
+    def _events(self) -> int | None:
+        """Events or positive rows; None where there is no such count, or the others are few."""
+        test = self._data.test
+        found = events(self._terms.plan, test)
+        return None if found is None or is_small_cell(len(test) - found, self._floor) else found
 
 
-def _messages(name: str, measured: Sequence[Measured]) -> list[pb.Score]:
-    return [score_message(name, one.result, one.standard_error) for one in measured]
+def _told(name: str, measured: Sequence[Measured]) -> list[Score]:
+    return [told_score(name, one.result, one.standard_error) for one in measured]
 
 
-def _group_message(group: Subgroup) -> pb.SubgroupScore:
-    score = score_message(GLOBAL, group.measured.result, group.measured.standard_error)
-    return pb.SubgroupScore(column=group.column, category=group.category, rows=group.rows, score=score)
+def _told_group(group: Subgroup) -> SubgroupScore:
+    score = told_score(GLOBAL, group.measured.result, group.measured.standard_error)
+    return SubgroupScore(group.column, group.category, group.rows, score)
