@@ -7,16 +7,16 @@ out, the default below holds; deploy/aggregator/config.full.toml lists every one
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, model_validator
 
-from fedmap.process.settings import OptionalPath, Section
+from fedmap.process.addresses import HostPort, HostPortOrOff, host_of, port_of
+from fedmap.process.settings import LogSection, MetricsSection, OptionalPath, Section
 
 MIB = 1 << 20
 NO_CONFIG = (
@@ -27,18 +27,6 @@ NOT_THERE = (
     "An aggregator that was set up before: is the volume with its state folder mounted? Only for a new one: "
     "run `fedmap-aggregator init` first."
 )
-_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
-
-
-def _host_and_port(text: str) -> str:
-    found = _HOST_PORT.fullmatch(text)
-    if found is None or not 0 <= int(found[2]) <= 65535:
-        raise ValueError("must be host:port, such as aggregator.example.org:8443")
-    return text
-
-
-def _host_and_port_or_off(text: str) -> str:
-    return text and _host_and_port(text)
 
 
 def _without_password(url: str) -> str:
@@ -51,8 +39,6 @@ def _without_password(url: str) -> str:
     return url
 
 
-HostPort = Annotated[str, AfterValidator(_host_and_port)]
-HostPortOrOff = Annotated[str, AfterValidator(_host_and_port_or_off)]
 Whole = Annotated[int, Ge(1)]
 
 
@@ -191,18 +177,6 @@ class RetentionSection(Section):
     """Of how many of the newest rounds updates and priors are kept; 0: of all."""
 
 
-class LogSection(Section):
-    """JSON lines on standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-class MetricsSection(Section):
-    """/metrics, /healthz and /readyz over plain HTTP; off unless an address is given."""
-
-    listen: HostPortOrOff = ""
-
-
 class AggregatorConfig(Section):
     """Everything that the aggregator is told."""
 
@@ -226,12 +200,3 @@ class AggregatorConfig(Section):
         """What the server's certificate must name: the host that sites dial, and that of the downloads."""
         addresses = (self.server.address, self.downloads.address)
         return tuple(dict.fromkeys(host_of(address) for address in addresses if address))
-
-
-def host_of(address: str) -> str:
-    """The host of host:port; an IPv6 address without its brackets."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])

@@ -20,12 +20,13 @@ from typing import Self
 
 from fedmap.errors import FedmapError
 from fedmap.process import log
+from fedmap.process.addresses import host_of
 from fedmap.process.gauges import DiskSpace
 from fedmap.process.telemetry import TelemetryServer
 from fedmap.trust.pki import certificate_facts
 from fedmap.web.bundle_app import make_bundle_app
 from fedmap.web.https_server import HttpsServer
-from fedmap_aggregator.config import AggregatorConfig, host_of
+from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.estimation.desk import EstimationDesk
 from fedmap_aggregator.estimation.process import EstimationWorker
 from fedmap_aggregator.gate.intake import AnswerIntake

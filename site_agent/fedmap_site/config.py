@@ -7,22 +7,21 @@ the file leaves a key out, the default below holds; deploy/site_agent/config.ful
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, Field, model_validator
 
 from fedmap.names import is_site_name
-from fedmap.process.settings import OptionalPath, Section
+from fedmap.process.addresses import HostPort, HostPortOrOff, is_address, port_of
+from fedmap.process.settings import LogSection, MetricsSection, OptionalPath, Section
 
 NO_CONFIG = (
     "Run this in the folder of site.toml, or give --config FILE (or FEDMAP_SITE_CONFIG). A new site: "
     "`fedmap-site enrol` with --site NAME and --address HOST:PORT writes it."
 )
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]@]+):([0-9]{1,5})")
 
 
 def _site_name(text: str) -> str:
@@ -31,19 +30,14 @@ def _site_name(text: str) -> str:
     return text
 
 
-def _host_port(text: str) -> str:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[2]) < 65536:
-        raise ValueError("must be host:port, such as aggregator.example.org:8443")
+def _dialled(text: str) -> str:
+    if port_of(text) == 0:
+        raise ValueError("must be host:port, and the port not 0")
     return text
 
 
-def _host_port_or_none(text: str) -> str:
-    return _host_port(text) if text else text
-
-
 def _proxy(text: str) -> str:
-    if text and (not text.startswith("http://") or _ADDRESS.fullmatch(text[7:].rstrip("/")) is None):
+    if text and (not text.startswith("http://") or not is_address(text[7:].rstrip("/"))):
         raise ValueError("must be http://host:port; a proxy with a password goes into a file, see proxy_file")
     return text
 
@@ -68,7 +62,7 @@ class SiteSection(Section):
 class AggregatorSection(Section):
     """The one host and port that the agent dials, and how."""
 
-    address: Annotated[str, AfterValidator(_host_port)]
+    address: Annotated[HostPort, AfterValidator(_dialled)]
     proxy: Annotated[str, AfterValidator(_proxy)] = ""
     """http://host:port of an HTTP CONNECT proxy; empty: none, whatever the environment says."""
     proxy_file: OptionalPath = None
@@ -120,22 +114,10 @@ class RetentionSection(Section):
     """After the agent saw that a study had ended, or that the site had left it; 0: never."""
 
 
-class LogSection(Section):
-    """JSON lines on standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-class MetricsSection(Section):
-    """/metrics, /healthz and /readyz over plain HTTP; off unless an address is given."""
-
-    listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
-
-
 class ServeSection(Section):
     """`fedmap-site serve-bundles`: verified bundles over HTTPS, for clinics inside the own network."""
 
-    listen: Annotated[str, AfterValidator(_host_port_or_none)] = ""
+    listen: HostPortOrOff = ""
     certificate: OptionalPath = None
     """PEM file of the hospital's own PKI, for the name that clinics open; with the chain, if there is one."""
     key: OptionalPath = None
@@ -164,12 +146,3 @@ class SiteConfig(Section):
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     bundles: BundlesSection = BundlesSection()
-
-
-def host_of(address: str) -> str:
-    """The host of host:port; an IPv6 address without its brackets."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from fedmap.errors import ConfigError, PortError
-from fedmap.process.telemetry import TelemetryServer, split_listen
+from fedmap.process.addresses import split_listen
+from fedmap.process.telemetry import TelemetryServer
 
 
 class Readiness:

@@ -15,9 +15,10 @@ from typer.core import TyperGroup
 
 import fedmap_aggregator.cli.main
 import fedmap_site.cli.main
+from fedmap.process.addresses import port_of
 from fedmap.process.settings import parse_config
 from fedmap.process.telemetry import TelemetryServer
-from fedmap_aggregator.config import AggregatorConfig, port_of
+from fedmap_aggregator.config import AggregatorConfig
 from fedmap_site.config import SiteConfig
 from fedmap_site.policy import read_policy
 from tests.deploy.kubernetes_files import FOLDER, OVERLAYS, Built, built, manifests

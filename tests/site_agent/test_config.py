@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from fedmap.errors import ConfigError
+from fedmap.process.addresses import host_of, port_of
 from fedmap.process.settings import parse_config, read_config
-from fedmap_site.config import SiteConfig, host_of, port_of
+from fedmap_site.config import SiteConfig
 from fedmap_site.first_config import write_first_config
 from fedmap_site.policy import SitePolicy, read_policy
 

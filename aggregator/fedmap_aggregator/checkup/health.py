@@ -11,7 +11,8 @@ import http.client
 
 from fedmap.errors import StateError, UnreachableError
 from fedmap.files.durable import read_file
-from fedmap_aggregator.config import AggregatorConfig, host_of, port_of
+from fedmap.process.addresses import host_of, port_of
+from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import joining_path
 from fedmap_aggregator.identity.profile import OperatorProfile
 from fedmap_aggregator.operator.client import OperatorClient

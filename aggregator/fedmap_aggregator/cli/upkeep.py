@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 deletion_app = command_group("Certificates of deletion.")
 
 
-@deletion_app.callback()
-def deletion_callback() -> None:
-    """Certificates of deletion."""
-
-
 def backup_command(
     given: Here,
     out: Annotated[Path, typer.Option(help="File to write, or a folder for a file named by the time.")],

@@ -28,9 +28,9 @@ from fedmap.contract.v1 import (
     operator_pb2_grpc,
 )
 from fedmap.errors import ConfigError, FedmapError, PortError, RejectedError, StorageError
+from fedmap.process.addresses import split_listen
 from fedmap.process.listening import bind_fault
 from fedmap.process.log import get_logger
-from fedmap.process.telemetry import split_listen
 from fedmap.transport.channel_options import server_options
 from fedmap.transport.chunk_messages import read_upload, serialise_chunk
 from fedmap.transport.status import to_status, to_trailers, unexpected_error

@@ -20,7 +20,7 @@ from annotated_types import Ge
 from pydantic import ValidationError
 
 from fedmap.errors import IncompatibleError, IntegrityError
-from fedmap.files.digests import file_sha256, is_digest, sha256_hex
+from fedmap.files.digests import is_digest, sha256_hex
 from fedmap.files.durable import storage_error
 from fedmap.process.settings import Section
 
@@ -76,13 +76,15 @@ class Member:
     def digest(self) -> str:
         return self._hash.hexdigest()
 
+    def read(self, count: int = -1, /) -> bytes:
+        return self._seen(self._stream.read(count))
+
     def pieces(self) -> Iterator[bytes]:
-        while piece := self._stream.read(_PIECE):
-            yield self._seen(piece)
+        while piece := self.read(_PIECE):
+            yield piece
 
     def lines(self) -> Iterator[bytes]:
-        for line in self._stream:
-            yield self._seen(line)
+        yield from map(self._seen, self._stream)
 
     def _seen(self, data: bytes) -> bytes:
         self._hash.update(data)
@@ -138,22 +140,8 @@ def add_bytes(archive: tarfile.TarFile, name: str, stream: IO[bytes], size: int,
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, mode
     member = Member(name, stream)
-    archive.addfile(info, _Reader(member))
+    archive.addfile(info, member)
     return FileEntry(sha256=member.digest, size=size, mode=mode)
-
-
-def archive_digest(path: Path) -> str:
-    return file_sha256(path)
-
-
-class _Reader:
-    """What tarfile reads from, so that the digest runs along."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-
-    def read(self, count: int = -1, /) -> bytes:
-        return self._member._seen(self._member._stream.read(count))
 
 
 def _members(path: Path, archive: tarfile.TarFile) -> Iterator[Member]:

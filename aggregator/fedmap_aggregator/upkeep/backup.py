@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO, cast
 
 from fedmap.errors import ConflictError, FedmapError, StorageError
 from fedmap.files.digests import sha256_hex
@@ -106,7 +107,7 @@ def _write(
 ) -> BackupManifest:
     files: dict[str, FileEntry] = {}
     left_out: list[str] = []
-    with tarfile.open(fileobj=_Sink(writer), mode="w|", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], writer), mode="w|", format=tarfile.PAX_FORMAT) as archive:
         with tempfile.TemporaryFile(dir=writer.path.parent) as rows:
             dumped = dump(database_url(config), rows)  # (1)
             size = rows.tell()
@@ -197,21 +198,6 @@ def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> FileEntry:
         raise
     except OSError as error:
         raise storage_error(error, path) from error
-
-
-class _Sink(io.RawIOBase):
-    """A durable writer as tarfile wants it."""
-
-    def __init__(self, writer: DurableWriter) -> None:
-        super().__init__()
-        self._writer = writer
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # tarfile gives bytes
-        self._writer.write(data)
-        return len(data)
 
 
 def _ms(moment: datetime) -> int:

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fedmap.errors import ConfigError, ConflictError, IntegrityError
+from fedmap.files.digests import file_sha256
 from fedmap.files.durable import (
     DurableWriter,
     FolderLock,
@@ -41,7 +42,6 @@ from fedmap_aggregator.upkeep.archive import (
     STATE,
     BackupManifest,
     Member,
-    archive_digest,
     members,
     verify_archive,
 )
@@ -76,7 +76,7 @@ def restore_backup(path: Path, config_file: Path, now: datetime) -> Restored:
     state = config.server.state
     make_folder(state)
     with FolderLock(state / "lock"):
-        digest = archive_digest(path)
+        digest = file_sha256(path)
         has_rows = _make_room(config, digest)  # (2)
         if written:
             write_durably(config_file, _config_text(path), mode=0o644)

@@ -12,12 +12,13 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fedmap.errors import ConfigError
 from fedmap.files.access import let_in, refused_to
+from fedmap.process.addresses import HostPortOrOff
 from fedmap.process.problems import UNKNOWN_KEY, Fault, faults_of, path_of
 
 _HINT = "Correct each line above in the file, then run `check-config`."
@@ -33,12 +34,21 @@ class Section(BaseModel):
     """Keys of earlier versions → what they are called now: said to the person, never obeyed."""
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
-OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: None if value == "" else value)]
 """A path that may be left out or be the empty text; both are None."""
+
+
+class LogSection(Section):
+    """JSON lines on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class MetricsSection(Section):
+    """/metrics, /healthz and /readyz over plain HTTP; off unless an address is given."""
+
+    listen: HostPortOrOff = ""
+
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -16,23 +16,13 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from fedmap.errors import ConfigError
+from fedmap.process.addresses import split_listen
 from fedmap.process.listening import port_error
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 _REQUEST_SECONDS = 10.0
-
-
-def split_listen(listen: str) -> tuple[str, int]:
-    """`host:port` in its parts; IPv6 in brackets; an empty host means every interface."""
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(
-            "listen address", (f"{listen!r} is not host:port",), hint="Write it such as 127.0.0.1:9464."
-        )
-    return host.strip("[]"), int(port)
 
 
 def is_telemetry(host: str, port: int, seconds: float) -> bool:

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
 
+from fedmap.process.addresses import host_of, port_of
 from fedmap.process.findings import Finding, failed, passed
 from fedmap.trust.certificates import alternative_names
-from fedmap_site.config import host_of, port_of
 from fedmap_site.link.connection import Route
 
 SECONDS = 10.0

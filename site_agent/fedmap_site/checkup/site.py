@@ -13,12 +13,13 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError, StorageError
 from fedmap.files.durable import storage_error, try_writing
+from fedmap.process.addresses import host_of, port_of
 from fedmap.process.findings import Finding, failed, failed_by, passed, warned
 from fedmap.process.listening import bind_fault
 from fedmap.process.telemetry import is_telemetry
 from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts
 from fedmap.trust.pki import fits
-from fedmap_site.config import SiteConfig, host_of, port_of
+from fedmap_site.config import SiteConfig
 from fedmap_site.identity.files import SiteIdentity, open_to_others
 from fedmap_site.identity.renewal import renewal_time
 from fedmap_site.policy import read_policy

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 deletion_app = command_group("Certificates of deletion.")
 
 
-@deletion_app.callback()
-def deletion_callback() -> None:
-    """Certificates of deletion."""
-
-
 def purge_command(
     given: Here,
     study: Annotated[str, typer.Argument(help="A study that has ended, or that this site has left.")],

@@ -114,11 +114,6 @@ def health_command(given: Here) -> None:
         raise typer.Exit(1)
 
 
-@round_app.callback()
-def round_callback() -> None:
-    """Rounds as signed files, through an airlock."""
-
-
 @command(round_app, "run")
 def round_run_command(
     given: Here,

@@ -183,7 +183,7 @@ def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy:
     given = read_file(authority) if authority is not None else None
     if settings is None:
         return Way(authority=given, proxy=check_proxy(proxy))
-    from fedmap_site.config import host_of
+    from fedmap.process.addresses import host_of
     from fedmap_site.identity.files import CERTIFICATE, KEY, LINK, is_enrolled, read_identity
     from fedmap_site.identity.renewal import read_authority
     from fedmap_site.link.routes import route_of
