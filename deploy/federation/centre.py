@@ -96,7 +96,7 @@ def _run_study(seats: dict[str, dict[str, Any]]) -> str:
         write_whole(TRAYS / place / "study.json", json.dumps({"study": study}))
     if phases.get(study, "approvals") == "approvals":
         say("the study is up for approval; it starts when every hospital has agreed")
-        patiently(PROGRAM, "study", "start", study, "--wait")
+        patiently(lambda: give(PROGRAM, "study", "start", study, "--wait"))
     show(PROGRAM, "status", study, "--watch")
     (status,) = asked(PROGRAM, "status", study)["studies"]
     if status["phase"] != "complete":
@@ -108,11 +108,8 @@ def _release(tray: Path, study: str, tier: int) -> None:
     """A letter that says which bundle, and for a site without a certificate the link to it."""
     released = asked(PROGRAM, "bundle", "release", study, "--tier", str(tier))
     bundle = released["bundle"]
-    letter = {
-        "name": bundle["name"],
-        "version": bundle["version"],
-        "fingerprint": released["key_fingerprint"],
-    }
+    letter = {part: bundle[part] for part in ("name", "version")}
+    letter["fingerprint"] = released["key_fingerprint"]
     if tier == 3:
         letter["url"] = asked(PROGRAM, "bundle", "link", f"{bundle['name']}-{bundle['version']}")["url"]
         letter["ca"] = (STATE / "pki" / "ca.pem").read_text()

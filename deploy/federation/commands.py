@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,11 +41,11 @@ def show(program: str, *arguments: str) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def patiently(program: str, *arguments: str) -> str:
-    """The same, again and again until it succeeds: the other side may be starting, or starting again."""
+def patiently(step: Callable[[], str]) -> str:
+    """Again and again until it succeeds: the other side may be starting, or a newer letter on its way."""
     while True:
         try:
-            return give(program, *arguments)
+            return step()
         except CommandError as failure:
             say(f"{failure}; trying again")
             time.sleep(LOOK_SECONDS)
@@ -52,7 +53,7 @@ def patiently(program: str, *arguments: str) -> str:
 
 def asked(program: str, *arguments: str) -> Any:
     """What a command says with --json, once it can."""
-    return json.loads(patiently(program, *arguments, "--json"))
+    return json.loads(patiently(lambda: give(program, *arguments, "--json")))
 
 
 def become(program: str, *arguments: str) -> NoReturn:

@@ -10,22 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from deploy.federation.commands import (
-    LOOK_SECONDS,
-    CommandError,
-    asked,
-    become,
-    give,
-    patiently,
-    read_json,
-    say,
-    wait_for,
-    write_whole,
-)
+from deploy.federation.commands import asked, become, give, patiently, read_json, say, wait_for, write_whole
 
 PROGRAM = "fedmap-site"
 HOME = Path("/var/lib/fedmap")
@@ -40,7 +28,7 @@ def hospital() -> None:
     name = read_json(wait_for(TRAY / "study.json"))["study"]
     (offered,) = (study for study in asked(PROGRAM, "studies") if study["study"] == name)
     if offered["membership"] == "invited":
-        patiently(PROGRAM, "approve", offered["terms_digest"], "--approver", "local test")
+        patiently(lambda: give(PROGRAM, "approve", offered["terms_digest"], "--approver", "local test"))
         say(f"{seat['site']} has approved {name}")
     become(PROGRAM, "run")
 
@@ -50,7 +38,8 @@ def clinic() -> None:
     seat, own = _enrolled(), HOME / "personal"
     release = read_json(wait_for(TRAY / "release.json"))
     if not own.exists():
-        patiently(PROGRAM, "bundle", "fetch", f"{release['name']}-{release['version']}", "--install")
+        version = f"{release['name']}-{release['version']}"
+        patiently(lambda: give(PROGRAM, "bundle", "fetch", version, "--install"))
         draft = HOME / "personal.part"
         shutil.rmtree(draft, ignore_errors=True)  # of a container that was killed
         files = ["--data", str(TRAY / seat["data"]), "--out", str(draft)]
@@ -65,7 +54,7 @@ def practice() -> None:
     if not done.exists():
         os.environ["FEDMAP_BUNDLES"] = str(BUNDLES)  # all that it has: no certificate, no configuration
         os.environ.pop("FEDMAP_SITE_CONFIG", None)
-        name = _downloaded()
+        name = patiently(_downloaded)
         files = ["--data", str(TRAY / seat["data"]), "--out", str(HOME / "predictions.csv")]
         printed = give(
             PROGRAM, "predict", "--bundle", name, *files, "--skip-bad-rows", "--despite-shift", "--json"
@@ -76,17 +65,18 @@ def practice() -> None:
 def _enrolled() -> dict[str, Any]:
     """Who this site is, once it has its certificate. Its key is made here and stays here."""
     seat: dict[str, Any] = read_json(wait_for(TRAY / "site.json"))
-    while not (HOME / "state" / "identity").exists():
+
+    def enrol() -> str:
+        if (HOME / "state" / "identity").exists():
+            return f"{seat['site']} has its certificate"
         letter = read_json(wait_for(TRAY / "invitation.json"))
         _configure(seat, letter["address"])
         (HOME / "joining.pem").write_text(letter["joining"])
         os.environ["FEDMAP_SITE_TOKEN"] = letter["token"]
-        try:
-            fingerprint = ["--ca-fingerprint", letter["ca_fingerprint"]]
-            say(give(PROGRAM, "enrol", "--joining", str(HOME / "joining.pem"), *fingerprint))
-        except CommandError as failure:  # the aggregator starts again, or a newer letter is on its way
-            say(f"{failure}; trying again")
-            time.sleep(LOOK_SECONDS)
+        fingerprint = ["--ca-fingerprint", letter["ca_fingerprint"]]
+        return give(PROGRAM, "enrol", "--joining", str(HOME / "joining.pem"), *fingerprint)
+
+    say(patiently(enrol))
     return seat
 
 
@@ -102,18 +92,13 @@ def _configure(seat: dict[str, Any], address: str) -> None:
 
 def _downloaded() -> str:
     """The bundle's name, once it is installed. A link that was used up is replaced by the next letter."""
-    while True:
-        release = read_json(TRAY / "release.json")
-        installed = [bundle["name"] for bundle in asked(PROGRAM, "bundle", "list")["bundles"]]
-        if release["name"] in installed:
-            return str(release["name"])
+    release = read_json(TRAY / "release.json")
+    installed = [bundle["name"] for bundle in asked(PROGRAM, "bundle", "list")["bundles"]]
+    if release["name"] not in installed:
         (HOME / "ca.pem").write_text(release["ca"])
         trusted = ["--ca", str(HOME / "ca.pem"), "--fingerprint", release["fingerprint"]]
-        try:
-            say(give(PROGRAM, "bundle", "fetch", "--link", release["url"], "--install", *trusted))
-        except CommandError as failure:
-            say(f"{failure}; trying again")
-            time.sleep(LOOK_SECONDS)
+        say(give(PROGRAM, "bundle", "fetch", "--link", release["url"], "--install", *trusted))
+    return str(release["name"])
 
 
 if __name__ == "__main__":

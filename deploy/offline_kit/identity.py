@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import tomllib
 from dataclasses import dataclass
@@ -54,9 +55,8 @@ def identify(role: Role, project: Path) -> Identity:
 
 def _git(project: Path, *arguments: str) -> str:
     """Empty where git is not installed or this is no checkout."""
-    try:
-        command = ["git", "-C", str(project), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    command = ["git", "-C", str(project), *arguments]
+    if shutil.which("git") is None:
         return ""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

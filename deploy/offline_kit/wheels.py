@@ -26,7 +26,6 @@ from fedmap.files.digests import file_sha256
 
 OLDEST_GLIBC = (2, 28)
 """RHEL 8, Debian 10, Ubuntu 18.10 and newer; the oldest for which torch has wheels."""
-_LEGACY = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _CUDA = ("nvidia-", "triton")
 _NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 _LONGEST_LICENCE_NAME = 80
@@ -66,13 +65,10 @@ def python_version() -> str:
 
 
 def platform_tags(machine: str) -> tuple[str, ...]:
-    """Every wheel platform that runs with the oldest glibc, newest first."""
-    tags = []
-    for minor in range(OLDEST_GLIBC[1], 4, -1):
-        tags.append(f"manylinux_{OLDEST_GLIBC[0]}_{minor}_{machine}")
-        if minor in _LEGACY:
-            tags.append(f"{_LEGACY[minor]}_{machine}")
-    return tuple(tags)
+    """Every wheel platform that runs with the oldest glibc, newest first; pip knows the older names."""
+    major, newest = OLDEST_GLIBC
+    names = [*(f"manylinux_{major}_{minor}" for minor in range(newest, 4, -1)), "manylinux2014"]
+    return tuple(f"{name}_{machine}" for name in names)
 
 
 def own_wheels(project: Path, roots: Sequence[str], out: Path, epoch: int) -> None:

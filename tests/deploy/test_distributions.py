@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from deploy.offline_kit.roles import SITE
+from deploy.offline_kit.roles import ROLES, SITE
 from deploy.offline_kit.wheels import own_wheels
 from tests.deploy.kit_parts import KIT, ROOT, make_wheel
 
@@ -22,7 +23,6 @@ PACKAGES = {
     "lab": "fedmap_lab",
     "integrations/flower": "fedmap_flower",
 }
-COMMANDS = {"fedmap-aggregator", "fedmap-site", "fedmap-lab", "fedmap-flower"}
 OF_OTHERS = ("common", "aggregator", "site-agent", "lab", "integrations")
 """Names that public packages have, and our source roots too."""
 MOST_LINES_AT_A_SITE = 31_500
@@ -45,9 +45,19 @@ def python_of(wheel: Path) -> dict[str, str]:
         return {name: archive.read(name).decode() for name in names}
 
 
-def test_a_wheel_claims_one_top_level_name_and_it_is_ours(wheels: dict[str, Path]) -> None:
+def commands_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        texts = [archive.read(n).decode() for n in archive.namelist() if n.endswith("entry_points.txt")]
+    return set(re.findall(r"^(\S+) =", "".join(texts), re.MULTILINE))
+
+
+def test_a_wheel_claims_one_top_level_name_and_one_command_and_they_are_ours(wheels: dict[str, Path]) -> None:
     claimed = {root: {name.partition("/")[0] for name in python_of(wheel)} for root, wheel in wheels.items()}
     assert claimed == {root: {package} for root, package in PACKAGES.items()}
+    for root, wheel in wheels.items():
+        assert commands_of(wheel) == (set() if root == "common" else {PACKAGES[root].replace("_", "-")})
+    for role in ROLES.values():
+        assert [PACKAGES[root] for root in role.roots] == ["fedmap", role.program.replace("-", "_")]
 
 
 def test_every_module_and_file_of_a_root_is_in_its_wheel_with_the_licence(wheels: dict[str, Path]) -> None:
@@ -91,5 +101,5 @@ def test_all_commands_run_beside_public_packages_with_the_names_of_our_folders(
     imported = said("python", "-c", imports + files).split()
     expected = [*(f"{name}.py" for name in names), *(f"{name}/__init__.py" for name in PACKAGES.values())]
     assert imported == [f"{library}/{name}" for name in expected]
-    for command in COMMANDS:
+    for command in set[str]().union(*map(commands_of, wheels.values())):
         assert f"Usage: {command}" in said(command, "--help")
