@@ -33,7 +33,7 @@ ROLE ?= site
 # One thread per process: results do not depend on the number of cores, and tests run side by side instead.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test proof test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
+.PHONY: help demo check test proof test-all test-ours test-beside test-flower lint lint-ours lint-flower format bench proto images compose-test install-test upgrade-test offline-kit offline-kit-test clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -65,6 +65,9 @@ demo: $(READY) ## a federation of real processes on this machine, with a results
 # tests prints when it is done, so that lines stay whole. Nothing is installed meanwhile: that rewrites *.egg-info.
 test: $(READY) $(LAYER_READY) ## everything CI runs: lint, types, all tests but the long ones
 	@$(MAKE) --no-print-directory --jobs=3 test-ours test-beside
+
+check: lint-ours ## under a minute, before a commit: lint, types, the tests of what changed (BASE=main: since main)
+	$(BIN)/pytest -n auto $$($(BIN)/python -m tests.changed $(BASE))
 
 test-ours: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore tests/integrations
