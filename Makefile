@@ -100,8 +100,7 @@ format: $(READY) ## put the code into its one form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: $(READY) ## speed and memory, as ratios measured in one run (minutes)
-	$(BIN)/python -m fedmap_lab.bench
+bench: $(READY) ## speed and memory as ratios, into docs/benchmarks.md (minutes)
 	$(BIN)/python -m tests.bench
 
 upgrade-test: $(READY) $(PREVIOUS_HOME)/.installed ## this version with the one before it, in real processes (minutes)

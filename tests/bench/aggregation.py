@@ -1,14 +1,12 @@
 """Aggregating 1,000 updates of the eICU network: time against reading and summing the same files, and memory.
 
-`python -m tests.bench.aggregation` prints the figures. The aggregator's own estimation process does the work
+The aggregator's own estimation process does the work
 over real blobs, under the eICU plan (quadratic prior). All sides take turns over files in the page cache.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,35 +26,13 @@ from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.course.messages import NextPrior, SiteUpdate
 from fedmap_aggregator.estimation.process import EstimationWorker
 from fedmap_aggregator.store.blobs import BlobStore
+from tests.bench.rows import ROOT, Row, best_seconds
 
-PLAN = Path(__file__).resolve().parents[2] / "lab" / "fedmap_lab" / "plans" / "eicu.toml"
-SITES = 1_000
-MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class AggregationBench:
-    """Seconds are the best of the turns."""
-
-    sites: int
-    parameters: int
-    seconds: float  # a request to the estimation process, until its result is here
-    float64_seconds: float  # np.fromfile and a float64 sum, the precision that μ' is taken in
-    float32_seconds: float  # the same with a float32 sum
-    peak_mib: float  # of the estimation process above its idle
-
-    @property
-    def ratio_float64(self) -> float:
-        """Limit: 3."""
-        return self.seconds / self.float64_seconds
-
-    @property
-    def ratio_float32(self) -> float:
-        return self.seconds / self.float32_seconds
+PLAN = ROOT / "lab" / "fedmap_lab" / "plans" / "eicu.toml"
 
 
-def measure(sites: int = SITES, turns: int = 5) -> AggregationBench:
-    """Everything in one run, in a temporary folder of about a gigabyte."""
+def measure(sites: int = 1_000, turns: int = 5) -> Iterator[Row]:
+    """In a temporary folder of about a gigabyte."""
     terms = StudyTerms.of_plan(load_plan(PLAN))
     network = model_of(terms.plan).network
     with TemporaryDirectory(prefix="fedmap-bench-") as folder:
@@ -68,7 +44,7 @@ def measure(sites: int = SITES, turns: int = 5) -> AggregationBench:
             worker.submit(few).exception()  # refused at once: the process is up, and idle
             assert worker.pid is not None
             idle = _status_kib(worker.pid, "VmRSS")
-            best = _best(
+            best = best_seconds(
                 {
                     "estimation": lambda: worker.submit(request).result(),
                     "float64": lambda: _summed(files, np.dtype(np.float64)),
@@ -77,14 +53,9 @@ def measure(sites: int = SITES, turns: int = 5) -> AggregationBench:
                 turns,
             )
             peak = _status_kib(worker.pid, "VmHWM")
-    return AggregationBench(
-        sites=sites,
-        parameters=network.spec.size,
-        seconds=best["estimation"],
-        float64_seconds=best["float64"],
-        float32_seconds=best["float32"],
-        peak_mib=(peak - idle) / 1024,
-    )
+    yield Row("1,000 updates against reading and summing in float64", best["estimation"] / best["float64"], 3)
+    yield Row("1,000 updates against reading and summing in float32", best["estimation"] / best["float32"])
+    yield Row("peak memory above idle", (peak - idle) / 1024, 500, unit="MiB")
 
 
 def _request(terms: StudyTerms, network: Network, blobs: BlobStore, sites: int) -> NextPrior:
@@ -120,35 +91,9 @@ def _summed(files: list[Path], precision: np.dtype[np.floating]) -> NDArray[np.f
     return total
 
 
-def _best(alternatives: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """One turn to warm up, then each in turn; the shortest time of each."""
-    best = dict.fromkeys(alternatives, float("inf"))
-    for turn in range(turns + 1):
-        for name, run in alternatives.items():
-            start = time.perf_counter()
-            run()
-            if turn:
-                best[name] = min(best[name], time.perf_counter() - start)
-    return best
-
-
 def _status_kib(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
             return int(value.split()[0])
     raise LookupError(field)
-
-
-def main() -> None:
-    found = measure()
-    print(  # noqa: T201
-        f"{found.sites} updates of {found.parameters:,} parameters: {found.seconds:.2f} s\n"
-        f"  {found.ratio_float64:.2f} × reading and summing them in float64 (limit 3)\n"
-        f"  {found.ratio_float32:.2f} × reading and summing them in float32\n"
-        f"  peak {found.peak_mib:.0f} MiB above idle (limit 500)"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -16,6 +16,7 @@ import torch
 
 from fedmap.algorithm.pooling.statistics import FeatureStatistics
 from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.algorithm.prior.weights import log_weight
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.files.digests import file_sha256, sha256_hex
 from fedmap.study.answer_names import answer_digest
@@ -30,6 +31,7 @@ from fedmap_site.identity.enrolment import read_joining
 from fedmap_site.link.connection import Connection, Credentials, Route
 
 WAIT_SECONDS = 30
+ROWS, LOSS = 1000, 0.4  # of a site, per row
 
 
 @dataclass
@@ -90,15 +92,16 @@ class BareAgent:
     def _content(self, task: pb.Task, answer: pb.Answer) -> Path | None:
         match task.kind:
             case pb.TASK_KIND_STATISTICS:
-                answer.statistics.rows = 1000
+                answer.statistics.rows = ROWS
                 answer.statistics.layout_digest = sha256_hex(b"bench")
                 return self.prepare("statistics")
             case pb.TASK_KIND_INITIALISE:
                 answer.initial_model.SetInParent()
                 return self.prepare("theta")
             case pb.TASK_KIND_FIT:
-                answer.fit.log_omega = -0.5
-                answer.fit.loss = 0.4
+                rule = self.terms.plan.aggregation.weighting
+                answer.fit.log_omega = log_weight(rule, LOSS * ROWS, penalty=0.1, rows=ROWS)
+                answer.fit.loss = LOSS
                 answer.fit.epochs = 1
                 return self.prepare("parameters")
             case pb.TASK_KIND_RULE:
@@ -112,7 +115,7 @@ class BareAgent:
         network = model_of(self.terms.plan).network
         if kind == "statistics":
             mean = torch.tensor(list(_middles(self.terms.plan)), dtype=torch.float64)
-            return encode_statistics(FeatureStatistics(1000, mean, torch.ones_like(mean)))
+            return encode_statistics(FeatureStatistics(ROWS, mean, torch.ones_like(mean)))
         theta = 0.01 * torch.randn(network.spec.size, generator=torch.Generator().manual_seed(len(self.site)))
         if kind == "theta":
             return encode_theta(network, theta)

@@ -17,7 +17,6 @@ from tests.bench.bare_agent import BareAgent, Enrolled, enrol
 from tests.services.studies import operator
 
 TRIES = 20 * 60  # a minute
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

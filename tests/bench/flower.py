@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,10 +30,10 @@ from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.local.federation import LocalFederation, LocalSite
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.simulation.simulate import simulate
+from tests.bench.rows import ROOT, Row, publish
 from tests.services.studies import SEED, SmallStudy, run_through
 
-ROOT = Path(__file__).resolve().parents[2]
-ROUNDS, SCALE, COHORT_SEED = 8, 0.25, 7
+ROUNDS, COHORT_SEED = 8, 7
 
 
 @dataclass(frozen=True)
@@ -87,21 +87,20 @@ def _model(plan: StudyPlan, path: Path) -> bytes:
     return prior.mu.numpy().tobytes() + prior.psi.numpy().tobytes()
 
 
-def main() -> None:
+def measure(scale: float = 0.25) -> Iterator[Row]:
     plan = ROOT / "lab" / "fedmap_lab" / "plans" / "interval.toml"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_cohort("interval", folder / "cohort", SCALE, COHORT_SEED)
+        make_cohort("interval", folder / "cohort", scale, COHORT_SEED)
         simulated = in_the_simulator(plan, folder / "cohort", SEED)
         served = by_services(plan, folder / "cohort", folder)
         flown = on_flower(plan, folder / "cohort", folder, SEED)
     if not simulated.model == served.model == flown.model:
         sys.exit("the three models differ")
-    for what, one in (("simulator", simulated), ("services", served), ("Flower", flown)):
-        ratio = one.seconds / simulated.seconds
-        sys.stdout.write(f"{what:10} {one.seconds:7.2f} s a round  {ratio:6.1f} × the simulator\n")
-    sys.stdout.write(f"Flower against the services: {flown.seconds / served.seconds:.1f} ×\n")
+    yield Row("a round of our services against the simulator (loop)", served.seconds / simulated.seconds)
+    yield Row("a round of the Flower deployment against the simulator", flown.seconds / simulated.seconds)
+    yield Row("a round of the Flower deployment against our services", flown.seconds / served.seconds)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(publish("flower", "python -m tests.bench.flower", measure))

@@ -5,40 +5,33 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.contract.v1 import federation_pb2 as pb
 from tests.bench.bare_agent import BareAgent
 from tests.bench.federation import bench_federation
-from tests.bench.transfer import PLAN
+from tests.bench.rows import Row
+from tests.bench.transfer import plan
 
-AGENTS = 200
-IDLE_SECONDS = 30.0
 HEARTBEAT_SECONDS = 15.0  # the agent's default
 POLL_SECONDS = 25  # the agent's default
+TASK_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Idle:
-    cpu_share: float  # of one core, while nothing happens
-    last_task_seconds: float  # from the start of a study until the last agent has its task
-
-
-def measure() -> Idle:
-    plan = PLAN.replace("hidden = [5000, 5000]", "hidden = [8]")
-    with bench_federation(plan, AGENTS, 1) as federation:
+def measure(agents: int = 200, idle_seconds: float = 30.0) -> Iterator[Row]:
+    with bench_federation(plan(width=8), agents, 1) as federation:
         process = federation.processes.process("aggregator").pid
         stop = threading.Event()
-        with ThreadPoolExecutor(AGENTS) as pool:
+        with ThreadPoolExecutor(agents) as pool:
             polls = [pool.submit(_poll_until_asked, agent, stop) for agent in federation.agents]
             beating = threading.Thread(target=_beat, args=(federation.agents, stop))
             beating.start()
             try:
-                stop.wait(5.0)  # let the connections settle
+                stop.wait(idle_seconds / 6)  # let the connections settle
                 before, began = _cpu_seconds(process), time.perf_counter()
-                stop.wait(IDLE_SECONDS)
+                stop.wait(idle_seconds)
                 share = (_cpu_seconds(process) - before) / (time.perf_counter() - began)
                 began = time.perf_counter()
                 federation.start()
@@ -46,7 +39,9 @@ def measure() -> Idle:
             finally:
                 stop.set()
                 beating.join()
-        return Idle(share, last)
+    yield Row("CPU with 200 idle agents, of one core", 100 * share, 5, unit="%")
+    within = 100 * last / TASK_SECONDS
+    yield Row("a new task at the last of 200 agents, of the 2 s it may take", within, 100, unit="%")
 
 
 def _poll_until_asked(agent: BareAgent, stop: threading.Event) -> float:

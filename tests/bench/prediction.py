@@ -1,6 +1,6 @@
 """Predicting with the INTERVAL network: rows per second against PyTorch's bare forward pass, and with files.
 
-`python -m tests.bench.prediction` prints the figures. The bare pass is a `torch.nn.Sequential` of the same
+The bare pass is a `torch.nn.Sequential` of the same
 layers in evaluation mode, batch by batch over rows that are already scaled tensors. Ours starts at rows as
 they were measured and ends at probabilities and classes; lines of their own have the file read and every cell
 checked too. One thread, batches of the same size, turns in one run.
@@ -8,9 +8,7 @@ checked too. One thread, batches of the same size, turns in one run.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +19,7 @@ import pyarrow.parquet as pa_parquet
 import torch
 from torch import Tensor, nn
 
-from fedmap.algorithm.model.layers import BatchNorm, Buffers, Dropout, Linear, Relu
+from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.pooling.statistics import feature_statistics, make_scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
@@ -34,29 +32,13 @@ from fedmap.study.plan.inputs import planned_inputs
 from fedmap_site.predict.network import ROWS_AT_ONCE
 from fedmap_site.predict.rows import Predictor, ReadyModel
 from fedmap_site.predict.table import PredictOptions, predict_file
+from tests.bench.authors_step import PlainNetwork
+from tests.bench.rows import ROOT, Row, best_seconds
 
-PLAN = Path(__file__).resolve().parents[2] / "lab" / "fedmap_lab" / "plans" / "interval.toml"
-ROWS = 200_000
-
-
-@dataclass(frozen=True)
-class PredictionBench:
-    """Seconds are the best of the turns, all for the same rows."""
-
-    rows: int
-    bare: float  # nn.Sequential, tensors in and logits out
-    core: float  # scaled, predicted, probability and class
-    csv: float  # a CSV file read and checked, nothing predicted
-    parquet: float
-    whole: float  # `predict_file`: CSV in, CSV out
-
-    @property
-    def ratio(self) -> float:
-        """Limit: at least 0.8."""
-        return self.bare / self.core
+PLAN = ROOT / "lab" / "fedmap_lab" / "plans" / "interval.toml"
 
 
-def measure(rows: int = ROWS, turns: int = 5) -> PredictionBench:
+def measure(rows: int = 200_000, turns: int = 5) -> Iterator[Row]:
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
     plan = load_plan(PLAN)
@@ -69,13 +51,13 @@ def measure(rows: int = ROWS, turns: int = 5) -> PredictionBench:
         features = torch.cat([block.rows.values for block in FeatureFile(plan, names, csv).blocks()])
         ready = _model(plan, names, features)
         predictor = Predictor(ready)
-        bare = _bare(ready.model.network, ready.parameters)
+        pass_alone = _bare(ready.model.network, ready.parameters)
         scaled = ready.scaler.apply(features)
-        _same(bare(scaled[:1000]), predictor, features[:1000])
+        _same(pass_alone(scaled[:1000]), predictor, features[:1000])
         out = Path(folder) / "out.csv"
-        best = _best(
+        best = best_seconds(
             {
-                "bare": lambda: _batches(bare, scaled),
+                "bare": lambda: _batches(pass_alone, scaled),
                 "core": lambda: predictor.predict(features),
                 "csv": lambda: [None for _ in FeatureFile(plan, names, csv).blocks()],
                 "parquet": lambda: [None for _ in FeatureFile(plan, names, parquet).blocks()],
@@ -85,7 +67,11 @@ def measure(rows: int = ROWS, turns: int = 5) -> PredictionBench:
             },
             turns,
         )
-    return PredictionBench(rows, best["bare"], best["core"], best["csv"], best["parquet"], best["whole"])
+    bare, core = best["bare"], best["core"]
+    yield Row("rows predicted against the bare forward pass", bare / core, 0.8, at_least=True)
+    yield Row("the same with the rows read from CSV and checked", bare / (best["csv"] + core))
+    yield Row("the same with the rows read from Parquet and checked", bare / (best["parquet"] + core))
+    yield Row("the whole command, CSV to CSV, without the shift check", bare / best["whole"])
 
 
 def _columns(plan: StudyPlan) -> list[FeatureColumn]:
@@ -131,33 +117,18 @@ def _model(plan: StudyPlan, names: tuple[str, ...], features: Tensor) -> ReadyMo
     )
 
 
-def _bare(network: Network, parameters: SiteParameters) -> nn.Sequential:
+def _bare(network: Network, parameters: SiteParameters) -> nn.Module:
     """The same layers with the same numbers in them."""
-    views = iter(network.spec.views(parameters.theta))
-    layers: list[nn.Module] = []
-    done = 0
-    for layer in network.trunk:
-        match layer:
-            case Linear():
-                linear = nn.Linear(layer.inputs, layer.outputs)
-                linear.weight.data, linear.bias.data = next(views), next(views)
-                layers.append(linear)
-            case BatchNorm():
-                norm = nn.BatchNorm1d(layer.channels)
-                norm.weight.data, norm.bias.data = next(views), next(views)
-                here = slice(done, done + layer.channels)
-                norm.running_mean = parameters.buffers.mean[here]
-                norm.running_var = parameters.buffers.variance[here]
-                done += layer.channels
-                layers.append(norm)
-            case Relu():
-                layers.append(nn.ReLU())
-            case Dropout():
-                layers.append(nn.Dropout(layer.rate))
-    return nn.Sequential(*layers).eval()
+    plain = PlainNetwork(network).load(parameters.theta)
+    norms = [layer for layer in plain.trunk if isinstance(layer, nn.BatchNorm1d)]
+    means = torch.split(parameters.buffers.mean, list(network.channels))
+    variances = torch.split(parameters.buffers.variance, list(network.channels))
+    for norm, mean, variance in zip(norms, means, variances, strict=True):
+        norm.running_mean, norm.running_var = mean, variance
+    return plain.trunk.eval()
 
 
-def _batches(model: nn.Sequential, features: Tensor) -> None:
+def _batches(model: nn.Module, features: Tensor) -> None:
     with torch.inference_mode():
         for block in torch.split(features, ROWS_AT_ONCE):
             model(block)
@@ -167,31 +138,3 @@ def _same(logits: Tensor, predictor: Predictor, features: Tensor) -> None:
     """Two sides that did not compute the same would not be worth comparing."""
     expected = torch.softmax(logits.double(), -1)[:, 1].detach().numpy()
     np.testing.assert_allclose(predictor.predict(features).numbers["probability"], expected, atol=1e-6)
-
-
-def _best(alternatives: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """One turn to warm up, then each in turn; the shortest time of each."""
-    best = dict.fromkeys(alternatives, float("inf"))
-    for turn in range(turns + 1):
-        for name, run in alternatives.items():
-            start = time.perf_counter()
-            run()
-            if turn:
-                best[name] = min(best[name], time.perf_counter() - start)
-    return best
-
-
-def main() -> None:
-    found = measure()
-    print(  # noqa: T201
-        f"{found.rows:,} rows of the INTERVAL network\n"
-        f"  {found.ratio:.2f} × the rows per second of the bare forward pass (limit 0.8)\n"
-        f"  {found.rows / found.core:,.0f} rows/s from measured values to probability and class\n"
-        f"  {found.rows / found.csv:,.0f} rows/s read from CSV and checked\n"
-        f"  {found.rows / found.parquet:,.0f} rows/s read from Parquet and checked\n"
-        f"  {found.rows / found.whole:,.0f} rows/s of the whole command, CSV to CSV"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Measurements: engines, prior step, seeds, shift calibration.
+"""Studies of the methods themselves: training seeds, shift calibration. Speed is measured by `make bench`.
 
-In: nothing but seeds.
-Out: ratios measured in one run.
+In: plans and cohorts.
+Out: tables of results over seeds and draws.
 May import: local and below.
 """

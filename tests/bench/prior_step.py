@@ -1,8 +1,9 @@
-"""What the prior costs in a training step of the eICU network: autograd, closed form, sketch, none."""
+"""What the prior costs in a training step of the eICU network: as its authors take it, and as we do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -14,35 +15,27 @@ from fedmap.algorithm.seeding import torch_stream
 from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
 from fedmap.study.models import build_network
 from fedmap.study.plan.sections import ModelSection
-from fedmap_lab.bench.timing import best_seconds
 from fedmap_lab.federation.engines import keep_freed_memory
+from tests.bench import authors_step
+from tests.bench.rows import Row, best_seconds
 
-GROUPS = (("drugs", range(1411)), ("diagnoses", range(1411, 2097)), ("physiology", range(2097, 2104)))
-FEATURES, BATCH, STEPS, EPOCHS = 2104, 32, 20, 3
-SKETCH = 512
-
-
-@dataclass(frozen=True)
-class PriorStep:
-    """Seconds per training step."""
-
-    none: float
-    autograd: float  # R from scratch each step, differentiated by autograd
-    closed_form: float  # μ-part cached, gradient in closed form
-    sketched: float  # the same behind a sketch
+FEATURES, BATCH, SKETCH = 2104, 32, 512
 
 
-def measure_prior_step(turns: int = 12) -> PriorStep:
+def measure(features: int = FEATURES, steps: int = 20, epochs: int = 3, turns: int = 12) -> Iterator[Row]:
     torch.set_num_threads(1)
     keep_freed_memory()
-    network = build_network(ModelSection(name="eicu_mortality"), GROUPS, FEATURES, 2)
+    drugs, diagnoses = features * 1411 // FEATURES, features - 7
+    groups = {"drugs": (0, drugs), "diagnoses": (drugs, diagnoses), "physiology": (diagnoses, features)}
+    columns = tuple((name, range(*ends)) for name, ends in groups.items())
+    network = build_network(ModelSection(name="eicu_mortality"), columns, features, 2)
     model = Model(network, "categorical")
-    plain = FedmapSettings(training=TrainingSettings(epochs=EPOCHS, batch_size=BATCH))
+    plain = FedmapSettings(training=TrainingSettings(epochs=epochs, batch_size=BATCH))
     sketched = replace(plain, prior=PriorSettings(sketch=SKETCH))
     stream = torch_stream(1)
     rows = Examples(
-        torch.randn(BATCH * STEPS, FEATURES, generator=stream),
-        torch.randint(0, 2, (BATCH * STEPS,), generator=stream),
+        torch.randn(BATCH * steps, features, generator=stream),
+        torch.randint(0, 2, (BATCH * steps,), generator=stream),
     )
     few = Examples(rows.features[:2], rows.target[:2])
     theta = network.initialise(0)
@@ -56,10 +49,13 @@ def measure_prior_step(turns: int = 12) -> PriorStep:
     best = best_seconds(
         {
             "none": lambda: fit(plain, "closed_form", penalised=False),
+            "authors": lambda: authors_step.fit(network, plain, authors_step.cross_entropy, theta, rows, few),
             "autograd": lambda: fit(plain, "autograd"),
-            "closed_form": lambda: fit(plain, "closed_form"),
+            "closed": lambda: fit(plain, "closed_form"),
             "sketched": lambda: fit(sketched, "closed_form"),
         },
         turns,
     )
-    return PriorStep(**{name: seconds / (STEPS * EPOCHS) for name, seconds in best.items()})
+    yield Row("step with closed-form prior against the authors' step", best["closed"] / best["authors"])
+    yield Row("closed-form prior step against autograd", best["closed"] / best["autograd"], 0.5)
+    yield Row("step with sketch against step without a prior", best["sketched"] / best["none"], 1.5)
