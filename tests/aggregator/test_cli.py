@@ -52,16 +52,8 @@ def test_init_writes_a_configuration_an_identity_and_a_private_profile(folder: P
 
 def test_init_tells_what_it_made(tmp_path: Path) -> None:
     done = aggregator(tmp_path, "init", "--address", "localhost:8443")
-    assert "CA fingerprint    SHA256:" in done.stdout
-    assert "joining.pem" in done.stdout
-    assert "Next: fedmap-aggregator serve" in done.stdout
-
-
-def test_init_in_json_is_json_alone(tmp_path: Path) -> None:
-    done = aggregator(tmp_path, "init", "--address", "localhost:8443", "--json")
-    made = json.loads(done.stdout)
-    assert made["ca_fingerprint"].startswith("SHA256:")
-    assert Path(made["operator_profile"]).is_file()
+    for told in ("CA fingerprint    SHA256:", "joining.pem", "Next: fedmap-aggregator serve"):
+        assert told in done.stdout
 
 
 def test_a_second_init_changes_nothing_and_says_why(folder: Path) -> None:
@@ -73,22 +65,54 @@ def test_a_second_init_changes_nothing_and_says_why(folder: Path) -> None:
     assert (folder / "state" / "pki" / "ca.pem").read_bytes() == before
 
 
-def test_init_without_an_address_or_a_file_asks_for_one(tmp_path: Path) -> None:
-    done = aggregator(tmp_path, "init")
-    assert done.returncode == 78
-    assert "--address" in done.stderr
+FAULTY = '[server]\nadress = "x:1"\nstate = "s"\n[log]\nlevel = "loud"\n[limit]\n'
+EVERY_FAULT = ("server.adress", "did you mean `address`", "log.level", "limit", "hint:")
+
+
+@pytest.mark.parametrize(
+    ("files", "command", "code", "told"),
+    [
+        ({}, "init", 78, ("--address",)),
+        ({"aggregator.toml": FAULTY}, "check-config", 78, EVERY_FAULT),
+        ({}, "check-config --json", 78, ('{"error": "config"',)),
+        ({}, "conquer", 2, ()),
+        ({}, "status", 78, ("--profile",)),
+    ],
+)
+def test_what_is_missing_or_wrong_before_there_is_an_aggregator_is_said(
+    tmp_path: Path, files: dict[str, str], command: str, code: int, told: tuple[str, ...]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = aggregator(tmp_path, *command.split())
+    assert done.returncode == code
+    assert [word for word in told if word not in done.stderr] == []
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "state").exists()
 
 
-def test_check_config_names_every_fault_at_once(tmp_path: Path) -> None:
-    (tmp_path / "aggregator.toml").write_text(
-        '[server]\nadress = "x:1"\nstate = "s"\n[log]\nlevel = "loud"\n[limit]\n'
-    )
-    done = aggregator(tmp_path, "check-config")
-    assert done.returncode == 78
-    for word in ("server.adress", "did you mean `address`", "log.level", "limit", "hint:"):
-        assert word in done.stderr
+BEAUTY = PLAN.read_text().replace("balanced_accuracy", "beauty")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("status", 69, ("error (unreachable)", "hint:")),
+        ("study create plan.toml", 1, ("error (plan)", "task.metric")),
+        ("operator revoke nobody", 1, ("not_found",)),
+        ("operator add kim --out kim.toml", 1, ("kim.toml",)),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(
+    folder: Path, command: str, code: int, told: tuple[str, ...]
+) -> None:
+    for name, text in (("plan.toml", BEAUTY), ("kim.toml", "mine")):
+        (folder / name).write_text(text)
+    done = aggregator(folder, *command.split())
+    assert done.returncode == code
+    assert [word for word in told if word not in done.stderr] == []
     assert "Traceback" not in done.stderr
+    assert (folder / "kim.toml").read_text() == "mine"
 
 
 def test_check_config_shows_what_is_in_effect(folder: Path) -> None:
@@ -102,16 +126,6 @@ def test_the_configuration_is_found_through_the_environment(folder: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_an_error_in_json_mode_is_json_too(tmp_path: Path) -> None:
-    done = aggregator(tmp_path, "check-config", "--json")
-    assert done.returncode == 78
-    assert json.loads(done.stderr)["error"] == "config"
-
-
-def test_an_unknown_command_is_wrong_usage(tmp_path: Path) -> None:
-    assert aggregator(tmp_path, "conquer").returncode == 2
-
-
 def test_doctor_passes_a_fresh_aggregator_and_exits_3_for_a_fault(folder: Path) -> None:
     done = aggregator(folder, "doctor")
     assert done.returncode == 0, done.stdout
@@ -120,28 +134,6 @@ def test_doctor_passes_a_fresh_aggregator_and_exits_3_for_a_fault(folder: Path) 
     done = aggregator(folder, "doctor", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["status"] == "fail"
-
-
-def test_an_operator_command_without_any_profile_says_what_to_give(tmp_path: Path) -> None:
-    done = aggregator(tmp_path, "status")
-    assert done.returncode == 78
-    assert "--profile" in done.stderr
-
-
-def test_an_aggregator_that_does_not_run_is_unreachable_with_a_hint(folder: Path) -> None:
-    done = aggregator(folder, "status")
-    assert done.returncode == 69
-    assert "error (unreachable)" in done.stderr
-    assert "hint:" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_faulty_plan_is_refused_before_anything_is_sent(folder: Path) -> None:
-    (folder / "plan.toml").write_text(PLAN.read_text().replace("balanced_accuracy", "beauty"))
-    done = aggregator(folder, "study", "create", "plan.toml")
-    assert done.returncode == 1
-    assert "error (plan)" in done.stderr
-    assert "task.metric" in done.stderr
 
 
 def test_operators_are_added_listed_and_revoked_without_the_service(folder: Path) -> None:
@@ -156,19 +148,6 @@ def test_operators_are_added_listed_and_revoked_without_the_service(folder: Path
         ("admin", False),
         ("kim", True),
     ]
-
-
-def test_an_unknown_operator_is_not_found(folder: Path) -> None:
-    done = aggregator(folder, "operator", "revoke", "nobody")
-    assert done.returncode == 1
-    assert "not_found" in done.stderr
-
-
-def test_an_operator_profile_is_never_written_over(folder: Path) -> None:
-    (folder / "kim.toml").write_text("mine")
-    done = aggregator(folder, "operator", "add", "kim", "--out", "kim.toml")
-    assert done.returncode == 1
-    assert (folder / "kim.toml").read_text() == "mine"
 
 
 PEM = "-----BEGIN X-----\nabc\n-----END X-----\n"

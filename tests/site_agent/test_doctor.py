@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,9 @@ class Site:
         return found
 
 
+Damage = Callable[[Site, AggregatorDouble], object]
+
+
 @pytest.fixture
 def aggregator() -> Iterator[AggregatorDouble]:
     with AggregatorDouble(hosts=("localhost",)) as double:
@@ -74,33 +77,14 @@ def test_a_faulty_configuration_is_the_only_finding(site: Site) -> None:
     assert (found.name, found.verdict) == ("configuration", "fail")
 
 
-def test_a_missing_policy_is_named(site: Site) -> None:
-    (site.folder / "policy.toml").unlink()
-    assert site.fault().name == "policy"
-
-
-def test_a_missing_data_file_is_named(site: Site) -> None:
-    (site.folder / "patients.csv").unlink()
-    assert "patients.csv: no such file" in site.fault().message
-
-
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read and write everything")
-def test_an_unreadable_data_file_is_named(site: Site) -> None:
+def test_files_that_may_not_be_used_are_named(site: Site) -> None:
     (site.folder / "patients.csv").chmod(0)
     assert "permission denied" in site.fault().message
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read and write everything")
-def test_a_read_only_state_folder_is_named(site: Site) -> None:
+    (site.folder / "patients.csv").chmod(0o600)
     site.state.chmod(0o500)
     assert "permission denied" in site.fault().message
     site.state.chmod(0o700)
-
-
-def test_a_state_folder_open_to_others_is_a_warning(site: Site) -> None:
-    site.state.chmod(0o755)
-    (found,) = [f for f in site.examine() if f.verdict == "warn"]
-    assert "chmod 700" in found.hint
 
 
 def test_a_nearly_full_disk_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,74 +92,75 @@ def test_a_nearly_full_disk_is_named(site: Site, monkeypatch: pytest.MonkeyPatch
     assert site.fault().name == "disk"
 
 
-def test_a_site_that_has_not_enrolled_is_told_so(site: Site) -> None:
-    (site.state / LINK).unlink()
-    assert "enrol" in site.fault().hint
+def certificate(days: int, made_days_ago: int, name: str = "a") -> Damage:
+    made = now() - datetime.timedelta(days=made_days_ago)
+    return lambda site, double: write_identity(site.state, double.authority.site(name, days, made))
 
 
-def test_a_private_key_that_others_can_read_is_named(site: Site) -> None:
-    (site.state / LINK / "key.pem").chmod(0o644)
-    assert site.fault().name == "private key"
+def clock(offset_ms: int) -> Damage:
+    return lambda _, double: setattr(double, "clock_offset_ms", offset_ms)
 
 
-def test_a_key_that_does_not_fit_the_certificate_is_named(site: Site) -> None:
-    (site.state / LINK / "key.pem").write_bytes(Authority().site().key)
-    found = [f for f in site.examine() if f.verdict == "fail"]
-    assert "does not belong" in found[0].message
+def in_identity(name: str, data: Callable[[], bytes]) -> Damage:
+    return lambda site, _: (site.state / LINK / name).write_bytes(data())
 
 
-def test_a_certificate_for_another_name_is_named(site: Site, aggregator: AggregatorDouble) -> None:
-    write_identity(site.state, aggregator.authority.site("b"))
-    assert "is for site b" in site.fault().message
+REVOKED = NotAllowedError("the certificate was revoked", hint="ask the operator")
 
 
-def test_an_ended_certificate_is_named(site: Site, aggregator: AggregatorDouble) -> None:
-    old = aggregator.authority.site("a", 1, now() - datetime.timedelta(days=3))
-    write_identity(site.state, old)
-    found = [f for f in site.examine() if f.verdict == "fail"]
-    assert "ended on" in found[0].message
-
-
-def test_a_certificate_near_its_end_is_a_warning(site: Site, aggregator: AggregatorDouble) -> None:
-    old = aggregator.authority.site("a", 10, now() - datetime.timedelta(days=9))
-    write_identity(site.state, old)
-    (found,) = [f for f in site.examine() if f.verdict == "warn"]
-    assert "should be renewed" in found.message
-
-
-def test_a_clock_two_minutes_off_is_a_warning(site: Site, aggregator: AggregatorDouble) -> None:
-    aggregator.clock_offset_ms = 120_000
-    (found,) = [f for f in site.examine() if f.verdict == "warn"]
-    assert "120 s behind" in found.message or "119 s behind" in found.message
-
-
-def test_a_clock_outside_the_certificates_dates_is_a_fault(site: Site, aggregator: AggregatorDouble) -> None:
-    aggregator.clock_offset_ms = 40 * 24 * 3600 * 1000
-    assert site.fault().name == "clock"
-
-
-def test_a_revoked_site_is_told_that_it_is_revoked(site: Site, aggregator: AggregatorDouble) -> None:
-    aggregator.refuse["Hello"] = NotAllowedError("the certificate was revoked", hint="ask the operator")
+@pytest.mark.parametrize(
+    ("damage", "name", "told"),
+    [
+        (lambda site, _: (site.folder / "policy.toml").unlink(), "policy", ""),
+        (lambda site, _: (site.folder / "patients.csv").unlink(), "data", "patients.csv: no such file"),
+        (lambda site, _: (site.state / LINK).unlink(), "identity", "enrol"),
+        (lambda site, _: (site.state / LINK / "key.pem").chmod(0o644), "private key", ""),
+        (certificate(90, 0, "b"), "certificate", "is for site b"),
+        (clock(40 * 24 * 3600 * 1000), "clock", ""),
+        (lambda _, double: double.refuse.update(Hello=REVOKED), "aggregator", "revoked ask the operator"),
+        (lambda site, _: site.write("no-such-host.invalid:8443"), "name", ""),
+        (lambda site, _: site.write("localhost:1"), "port", "refuses connections to port 1"),
+    ],
+)
+def test_one_thing_that_is_wrong_is_the_one_failure(
+    site: Site, aggregator: AggregatorDouble, damage: Damage, name: str, told: str
+) -> None:
+    damage(site, aggregator)
     found = site.fault()
-    assert "revoked" in found.message
-    assert found.hint == "ask the operator"
+    assert found.name == name
+    assert told in f"{found.message} {found.hint}"
 
 
-def test_a_foreign_client_certificate_is_told_apart_from_a_broken_network(site: Site) -> None:
-    stranger = Authority()
-    (site.state / LINK / "certificate.pem").write_bytes(stranger.site().certificate)
-    found = [f for f in site.examine() if f.verdict == "fail"]
-    assert "TLS works" in found[-1].message
+@pytest.mark.parametrize(
+    ("damage", "place", "message"),
+    [
+        (in_identity("key.pem", lambda: Authority().site().key), 0, "does not belong"),
+        (certificate(1, 3), 0, "ended on"),
+        # told apart from a broken network
+        (in_identity("certificate.pem", lambda: Authority().site().certificate), -1, "TLS works"),
+    ],
+)
+def test_a_fault_that_others_follow_from_is_named(
+    site: Site, aggregator: AggregatorDouble, damage: Damage, place: int, message: str
+) -> None:
+    damage(site, aggregator)
+    assert message in [f for f in site.examine() if f.verdict == "fail"][place].message
 
 
-def test_a_name_that_does_not_resolve_is_named(site: Site) -> None:
-    site.write("no-such-host.invalid:8443")
-    assert site.fault().name == "name"
-
-
-def test_a_port_that_refuses_is_named(site: Site) -> None:
-    site.write("localhost:1")
-    assert "refuses connections to port 1" in site.fault().message
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda site, _: site.state.chmod(0o755), "chmod 700"),
+        (certificate(10, 9), "should be renewed"),
+        (clock(120_000), "s behind"),
+    ],
+)
+def test_what_does_not_stop_the_site_is_a_warning(
+    site: Site, aggregator: AggregatorDouble, damage: Damage, told: str
+) -> None:
+    damage(site, aggregator)
+    (found,) = [f for f in site.examine() if f.verdict == "warn"]
+    assert told in f"{found.message} {found.hint}"
 
 
 def test_tls_inspection_is_named_with_the_issuer(site: Site) -> None:
@@ -202,31 +187,27 @@ def test_something_that_does_not_speak_tls_is_named(site: Site) -> None:
         assert "TLS handshake" in site.fault().message
 
 
-def test_a_proxy_that_refuses_is_named_with_its_status(site: Site, aggregator: AggregatorDouble) -> None:
-    with _Listener(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port:
-        site.write(aggregator.address, f'proxy = "http://localhost:{port}"\n')
+@pytest.mark.parametrize(
+    ("status", "login", "told"),
+    [
+        ("403 Forbidden", "", "403"),
+        ("407 Proxy Authentication Required", "", "proxy_file"),
+        ("401 Unauthorized", "hospital:wrong@", "does not take the login"),
+        ("407 Proxy Authentication Required", "hospital:wrong@", "does not take the login"),
+    ],
+)
+def test_what_a_proxy_refuses_is_told_apart(
+    site: Site, aggregator: AggregatorDouble, tmp_path: Path, status: str, login: str, told: str
+) -> None:
+    with _Listener(f"HTTP/1.1 {status}\r\n\r\n".encode()) as port:
+        secret = tmp_path / "proxy"
+        secret.write_text(f"http://{login}localhost:{port}\n")
+        secret.chmod(0o600)
+        setting = f'proxy_file = "{secret}"\n' if login else f'proxy = "http://localhost:{port}"\n'
+        site.write(aggregator.address, setting)
         found = site.fault()
     assert found.name == "proxy"
-    assert "403" in found.message
-
-
-def test_a_proxy_that_wants_a_login_is_told_apart(site: Site, aggregator: AggregatorDouble) -> None:
-    with _Listener(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as port:
-        site.write(aggregator.address, f'proxy = "http://localhost:{port}"\n')
-        assert "proxy_file" in site.fault().hint
-
-
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"407 Proxy Authentication Required"])
-def test_a_login_that_the_proxy_does_not_take_is_told_apart_from_none(
-    site: Site, aggregator: AggregatorDouble, tmp_path: Path, status: bytes
-) -> None:
-    with _Listener(b"HTTP/1.1 " + status + b"\r\n\r\n") as port:
-        secret = tmp_path / "proxy"
-        secret.write_text(f"http://hospital:wrong@localhost:{port}\n")
-        secret.chmod(0o600)
-        site.write(aggregator.address, f'proxy_file = "{secret}"\n')
-        found = site.fault()
-    assert "does not take the login" in found.hint
+    assert told in f"{found.message} {found.hint}"
     assert "wrong" not in found.message + found.hint
 
 
