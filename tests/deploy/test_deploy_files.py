@@ -51,6 +51,19 @@ def test_the_configuration_for_the_container_is_read_and_writes_only_to_the_volu
     assert config.data.file == Path("/data/patients.csv")
 
 
+def test_the_compose_file_mounts_and_the_images_copy_what_there_is() -> None:
+    mounted = re.findall(r"[ -](\./[\w/]+)", (ROOT / "docker-compose.yml").read_text())
+    copied = [
+        place
+        for file in DEPLOY.glob("*/Dockerfile")
+        for words in re.findall(r"^COPY (?!--)(.*) \S+$", file.read_text(), re.MULTILINE)
+        for place in words.split()
+    ]
+    assert len(mounted) >= 4
+    assert len(copied) >= 4 * 3
+    assert [place for place in (*mounted, *copied) if not (ROOT / place).exists()] == []
+
+
 @pytest.mark.parametrize("module", sorted((DEPLOY / "federation").glob("*.py")), ids=lambda path: path.stem)
 def test_the_steps_of_the_compose_federation_run_on_the_python_of_any_image(module: Path) -> None:
     imported: set[str] = set()
