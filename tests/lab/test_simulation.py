@@ -16,8 +16,8 @@ from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.local.figures import draw_convergence
-from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.results import study_directory, summarise, write_study
 from fedmap_lab.simulation.simulate import Study, simulate
 from tests.lab.conftest import MakeCohort

@@ -92,17 +92,15 @@ def fit_round(
     prior: Prior,
     seed: int,
     sites: Sequence[RoundSite],
-    penalised: bool = True,
 ) -> Mapping[str, Fitted | FailedFit]:
-    """The fits of a round by site. `penalised=False`: plain training, outside consensus rounds too."""
+    """The fits of a round by site; in consensus rounds without the prior."""
     tasks = [
         this.task(
             prior, site.own, site.train, site.validation, derive_seed(seed, "fit", this.number, site.name)
         )
         for site in sites
     ]
-    held = penalised and not this.is_consensus
-    fits = engine.fit(model, this.settings, prior, tasks, held, this.rule)
+    fits = engine.fit(model, this.settings, prior, tasks, not this.is_consensus, this.rule)
     return {
         site.name: fit if isinstance(fit, FailedFit) else Fitted(fit, this.kept(prior, site.own, fit))
         for site, fit in zip(sites, fits, strict=True)

@@ -22,7 +22,7 @@ from fedmap.metrics import Metric
 from fedmap.study.plan import load_plan
 from fedmap_lab.federation.engines import make_engine
 from fedmap_lab.federation.sites import Federation, load_federation
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.simulate import Score, Study, simulate
 
 VARIANTS = "individual,fedavg,fedmap-convex,fedmap-quadratic"

@@ -146,7 +146,7 @@ def simulate_command(
     from fedmap_lab.federation.engines import make_engine
     from fedmap_lab.federation.sites import load_federation
     from fedmap_lab.local.figures import draw_convergence
-    from fedmap_lab.methods import METHODS
+    from fedmap_lab.methods.registry import METHODS
     from fedmap_lab.simulation.results import study_directory, write_study
     from fedmap_lab.simulation.simulate import simulate
 

@@ -26,8 +26,8 @@ from fedmap_lab.comparison.measured import (
 )
 from fedmap_lab.comparison.trials import apply
 from fedmap_lab.federation.sites import Federation
-from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.method import FailedSite, Method, RoundRecord
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.kept_models import about_run, encode_models
 from fedmap_lab.simulation.simulate import Study, median_on_validation, simulate
 

@@ -17,7 +17,7 @@ from fedmap_lab.comparison.request import Identity, Request, identity_of
 from fedmap_lab.comparison.trials import TUNING_SEED, Setting, draw_trials
 from fedmap_lab.comparison.workers import Crash, Workplace, run_jobs
 from fedmap_lab.federation.sites import Federation, load_federation
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 
 OnJob = Callable[[str, int, int], None]
 """Hears of each finished job: what is going on, jobs done, jobs in all."""

@@ -35,7 +35,7 @@ from fedmap_lab.comparison.running import Comparison
 from fedmap_lab.comparison.small_counts import in_words, size
 from fedmap_lab.comparison.trials import TUNING_SEED, all_settings
 from fedmap_lab.federation.sites import Site
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 
 Row = Sequence[object]
 

@@ -15,95 +15,55 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
+from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.method import Trained, models_of, sort_out
 from fedmap_lab.methods.proximal import Proximal
-from fedmap_lab.methods.rounds import fine_tune, sort_out
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Scheme,
-    average,
-    baseline_settings,
-    by_rows,
-    run_scheme,
-)
+from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod
 
 
 @dataclass(frozen=True)
-class Ditto(Method):
+class Ditto(SchemeMethod):
     lam: float = 0.1
 
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {"lam": (0.01, 0.1, 1.0)}
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        scheme = _DittoScheme(federation, SiteParameters(first.mu, first.buffers), engine, self.lam, seed)
-        return run_scheme(scheme, engine, rounds, seed, watch)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _DittoScheme(beginning, self.lam)
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
         assert trained.prior is not None
-        settings = baseline_settings(federation.settings)
-        w, rule = trained.prior.mu[None], Proximal(self.lam)
-        return fine_tune(
-            federation,
-            engine,
-            settings,
-            trained.prior,
-            sites,
-            seed,
-            penalised=False,
-            rule=rule,
-            beside=w,
-        )
+        return Proximal(self.lam), trained.prior.mu[None]
 
 
 class _DittoScheme(Scheme):
     """The round's own fit is the global model's; the personal fits run before the average replaces w^t."""
 
-    def __init__(
-        self, federation: Federation, start: SiteParameters, engine: Engine, lam: float, seed: int
-    ) -> None:
-        super().__init__(federation, federation.model, start)
-        self._engine = engine
+    def __init__(self, beginning: Beginning, lam: float) -> None:
+        super().__init__(beginning)
+        self._beginning = beginning
         self._rule = Proximal(lam)
-        self._seed = seed
-        self._start = start
-        self._own: dict[str, SiteParameters] = {}
+        self.own = {}
 
     def absorb(self, answers: Answers) -> Absorbed:
-        weighed = answers.weighed
+        assert self.own is not None
         sites = self.federation.tier(1)
         at = Prior(self.shared.theta, self.shared.buffers, torch.zeros(0))
-        tasks = [self._personal_task(site, answers.number) for site in sites]
-        fits = self._engine.fit(self.model, self.settings, at, tasks, penalised=False, rule=self._rule)
+        tasks = [self._personal_task(site, answers.number, self.own) for site in sites]
+        engine = self._beginning.engine
+        fits = engine.fit(self.model, self.settings, at, tasks, penalised=False, rule=self._rule)
         own, failed = sort_out(answers.number, sites, fits)
-        self._own |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in own.items()}
-        weights = by_rows(weighed)
-        self.shared = average(self.model, weighed, weights)
-        return Absorbed(weights, failed)
+        self.own |= models_of(own)
+        return Absorbed(super().absorb(answers).weights, failed)
 
-    def personal(self) -> Mapping[str, SiteParameters]:
-        return dict(self._own)
-
-    def _personal_task(self, site: Site, number: int) -> SiteTask:
-        own = self._own.get(site.name, self._start)
-        seed = derive_seed(self._seed, "personal", number, site.name)
-        data = site.data
-        return SiteTask(
-            own.theta, own.buffers, data.train, data.validation, seed, beside=self.shared.theta[None]
-        )
+    def _personal_task(self, site: Site, number: int, known: Mapping[str, SiteParameters]) -> SiteTask:
+        own = known.get(site.name, self._beginning.start)
+        seed = derive_seed(self._beginning.seed, "personal", number, site.name)
+        beside = self.shared.theta[None]
+        return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed, beside=beside)

@@ -9,45 +9,11 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.algorithm.prior.values import Prior
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Progress, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import fine_tune, run_rounds
-from fedmap_lab.methods.scheme import baseline_settings
+from fedmap_lab.methods.scheme import SchemeMethod
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        settings = baseline_settings(federation.settings)
-        start = common_start(federation, settings.prior, seed)
-
-        def watch_shared(progress: Progress) -> None:
-            watch(replace(progress, personal=_one_for_all(progress.prior, progress.personal)))
-
-        trained = run_rounds(federation, engine, settings, start, rounds, seed, watch_shared, penalised=False)
-        return replace(trained, personal=_one_for_all(trained.prior, trained.personal))
-
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        assert trained.prior is not None
-        settings = baseline_settings(federation.settings)
-        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)
-
-
-def _one_for_all(prior: Prior | None, sites: Iterable[str]) -> Mapping[str, SiteParameters]:
-    """What a site uses is the global model, not its own last fit, which only went into the average."""
-    assert prior is not None
-    return dict.fromkeys(sites, SiteParameters(prior.mu, prior.buffers))
+class FedAvg(SchemeMethod):
+    """As every scheme is unless it says otherwise."""

@@ -21,18 +21,18 @@ from torch import Tensor
 from fedmap.algorithm.fit.rule import AddedGradient
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.scheme import Absorbed, Answers, GlobalModelMethod, Scheme, average, equally
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod, average, equally
 
 
 @dataclass(frozen=True)
-class FedDyn(GlobalModelMethod):
+class FedDyn(SchemeMethod):
     alpha: float = 0.1
 
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {"alpha": (0.01, 0.1, 1.0)}
 
-    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
-        return _FedDynScheme(federation, start, self.alpha)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _FedDynScheme(beginning, self.alpha)
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Dynamic(AddedGradient):
 
 
 class _FedDynScheme(Scheme):
-    def __init__(self, federation: Federation, start: SiteParameters, alpha: float) -> None:
-        super().__init__(federation, federation.model, start)
+    def __init__(self, beginning: Beginning, alpha: float) -> None:
+        super().__init__(beginning)
         self.rule = Dynamic(alpha)
         self._alpha = alpha
-        self._sites = len(federation.tier(1))
-        self.state = torch.zeros_like(start.theta, dtype=torch.float64)  # h
+        self._sites = len(self.federation.tier(1))
+        self.state = torch.zeros_like(self.shared.theta, dtype=torch.float64)  # h
         self.gradient: dict[str, Tensor] = {}  # g_k, zero before a site's first answer
 
     def task(self, site: Site, seed: int) -> SiteTask:

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import fine_tune, run_rounds
+from fedmap_lab.federation.sites import Federation
+from fedmap_lab.methods.method import Method, Trained, Watch, common_start
+from fedmap_lab.methods.rounds import run_rounds
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class FedMap(Method):
 
     alpha: float | None = None  # None: the plan's
 
+    penalised: ClassVar[bool] = True
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {"alpha": (0.005, 0.05, 0.15, 0.5)}
 
     def settings(self, settings: FedmapSettings) -> FedmapSettings:
-        """What is run, from what the plan says."""
         if self.alpha is None:
             return settings
         return replace(settings, prior=replace(settings.prior, alpha=self.alpha))
@@ -38,16 +38,3 @@ class FedMap(Method):
         settings = self.settings(federation.settings)
         start = common_start(federation, settings.prior, seed)
         return run_rounds(federation, engine, settings, start, rounds, seed, watch)
-
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        assert trained.prior is not None
-        settings = self.settings(federation.settings)
-        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=True)

@@ -15,32 +15,25 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedmap.algorithm.fit.values import SiteTask
-from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.proximal import Proximal
-from fedmap_lab.methods.scheme import Absorbed, Answers, GlobalModelMethod, Scheme, average, by_rows
+from fedmap_lab.methods.scheme import Beginning, Scheme, SchemeMethod
 
 
 @dataclass(frozen=True)
-class FedProx(GlobalModelMethod):
+class FedProx(SchemeMethod):
     mu: float = 0.01
 
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {"mu": (0.001, 0.01, 0.1, 1.0)}
 
-    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
-        return _FedProxScheme(federation, start, self.mu)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _FedProxScheme(beginning, self.mu)
 
 
 class _FedProxScheme(Scheme):
-    def __init__(self, federation: Federation, start: SiteParameters, mu: float) -> None:
-        super().__init__(federation, federation.model, start)
+    def __init__(self, beginning: Beginning, mu: float) -> None:
+        super().__init__(beginning)
         self.rule = Proximal(mu)
 
     def task(self, site: Site, seed: int) -> SiteTask:
         return replace(super().task(site, seed), beside=self.shared.theta[None])
-
-    def absorb(self, answers: Answers) -> Absorbed:
-        weighed = answers.weighed
-        weights = by_rows(weighed)
-        self.shared = average(self.model, weighed, weights)
-        return Absorbed(weights)

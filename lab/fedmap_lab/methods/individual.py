@@ -6,16 +6,23 @@ model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedmap.algorithm.fit.values import SiteTask
-from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
 from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import sort_out
+from fedmap_lab.methods.method import (
+    Method,
+    Served,
+    Trained,
+    Watch,
+    common_start,
+    models_of,
+    sort_out,
+    whole_budget,
+)
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,7 @@ class Individual(Method):
         if not sites:
             return {}, ()
         start = common_start(federation, federation.settings.prior, seed)
-        training = replace(federation.settings.training, epochs=rounds * federation.settings.training.epochs)
-        settings = replace(federation.settings, training=training)
+        settings = whole_budget(federation.settings, rounds)
         tasks = [
             SiteTask(
                 start.mu, start.buffers, s.data.train, s.data.validation, derive_seed(seed, "fit", 1, s.name)
@@ -64,4 +70,4 @@ class Individual(Method):
         ]
         fits = engine.fit(federation.model, settings, start, tasks, penalised=False)
         answered, failed = sort_out(1, sites, fits)
-        return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed
+        return models_of(answered), failed

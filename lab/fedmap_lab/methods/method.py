@@ -7,17 +7,19 @@ difference in the results is a difference between the methods.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from fedmap.algorithm.fit.values import Model
+from fedmap.algorithm.fit.rule import LocalRule
+from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior, draw_initial_site, initial_parameters, initial_prior
-from fedmap.algorithm.settings import FedmapSettings, PriorSettings
-from fedmap.study.engine import Engine
+from fedmap.algorithm.settings import AggregationSettings, FedmapSettings, PriorSettings
+from fedmap.study.engine import Engine, Fits
+from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 
@@ -78,6 +80,8 @@ class Method(ABC):
 
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     """The values that tuning may give to the method's own hyperparameters."""
+    penalised: ClassVar[bool] = False
+    """Whether fits are held by a prior."""
 
     def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
         """Why the method is not run under this plan; None where it is."""
@@ -91,17 +95,60 @@ class Method(ABC):
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         """Train all T1 sites."""
 
-    @abstractmethod
+    def settings(self, settings: FedmapSettings) -> FedmapSettings:
+        """What is run, from what the plan says: its training without a prior, unless the method has one."""
+        return baseline_settings(settings)
+
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:  # noqa: ARG002
+        """By what step a T2 site fine-tunes, and what it keeps beside θ; by default everybody's."""
+        return None, None
+
     def personalise(
         self,
         federation: Federation,
         engine: Engine,
         trained: Trained,
         sites: tuple[Site, ...],
-        rounds: int,
+        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
         seed: int,
     ) -> Served:
-        """Models for T2 sites, which never talk to the federation."""
+        """Models for T2 sites, which never talk to the federation: the global model, fine-tuned."""
+        assert trained.prior is not None
+        rule, beside = self.personal_step(trained)
+        settings = fine_tune_settings(self.settings(federation.settings))
+        tasks = [replace(fine_tune_task(trained.prior, site.data, seed), beside=beside) for site in sites]
+        fits = engine.fit(federation.model, settings, trained.prior, tasks, self.penalised, rule)
+        answered, failed = sort_out(0, sites, fits)
+        return models_of(answered), failed
+
+
+def baseline_settings(settings: FedmapSettings) -> FedmapSettings:
+    """The plan's training without a prior: start at the global model, weigh by sample count."""
+    return FedmapSettings(
+        prior=replace(settings.prior, convex=False),
+        training=replace(settings.training, start="global", consensus_share=0),
+        aggregation=AggregationSettings(weighting="sample_count", psi_steps=0),
+    )
+
+
+def whole_budget(settings: FedmapSettings, rounds: int) -> FedmapSettings:
+    """One fit with the epochs of all rounds."""
+    epochs = rounds * settings.training.epochs
+    return replace(settings, training=replace(settings.training, epochs=epochs))
+
+
+def models_of(fits: Mapping[str, LocalFit]) -> dict[str, SiteParameters]:
+    return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in fits.items()}
+
+
+def sort_out(
+    number: int, sites: Sequence[Site], fits: Fits
+) -> tuple[Mapping[str, LocalFit], tuple[FailedSite, ...]]:
+    """Fits by site, and the failures that the round goes on without."""
+    pairs = list(zip(sites, fits, strict=True))
+    answered = {site.name: fit for site, fit in pairs if isinstance(fit, LocalFit)}
+    failed = tuple(FailedSite(number, s.name, f.reason) for s, f in pairs if isinstance(f, FailedFit))
+    return answered, failed
 
 
 def common_start(federation: Federation, settings: PriorSettings, seed: int) -> Prior:

@@ -24,28 +24,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmap.algorithm.fit.adam import Adam
-from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
+from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalRule, LocalSteps
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import fine_tune
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.method import Trained, models_of
 from fedmap_lab.methods.scheme import (
     Absorbed,
     Answers,
+    Beginning,
     Scheme,
+    SchemeMethod,
     average,
-    baseline_settings,
     equally,
     mean_of,
-    run_scheme,
 )
 
 
 @dataclass(frozen=True)
-class PFedBayes(Method):
+class PFedBayes(SchemeMethod):
     zeta: float = 1.0
     deviation: float = 0.05  # σ of the first z, and of the first q_i
     beta: float = 1.0
@@ -59,31 +57,13 @@ class PFedBayes(Method):
     def rule(self) -> Variational:
         return Variational(self.zeta)
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        rho = torch.full_like(first.mu, math.log(math.expm1(self.deviation)))
-        scheme = _PFedBayesScheme(
-            federation, SiteParameters(first.mu, first.buffers), rho, self.rule, self.beta
-        )
-        return replace(run_scheme(scheme, engine, rounds, seed, watch), kept={"rho": scheme.rho})
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _PFedBayesScheme(beginning, self)
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        prior, rho = trained.prior, trained.kept["rho"]
-        assert prior is not None
-        settings = baseline_settings(federation.settings)
-        beside = torch.stack([rho, prior.mu, rho])
-        alone = replace(self.rule, follow=False)
-        return fine_tune(
-            federation, engine, settings, prior, sites, seed, penalised=False, rule=alone, beside=beside
-        )
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
+        assert trained.prior is not None
+        rho = trained.kept["rho"]
+        return replace(self.rule, follow=False), torch.stack([rho, trained.prior.mu, rho])
 
 
 @dataclass(frozen=True)
@@ -142,33 +122,33 @@ def kl_gradients(m: Tensor, sigma: Tensor, w: Tensor, sigma_w: Tensor) -> tuple[
 
 
 class _PFedBayesScheme(Scheme):
-    def __init__(
-        self, federation: Federation, start: SiteParameters, rho: Tensor, rule: Variational, beta: float
-    ) -> None:
-        super().__init__(federation, federation.model, start)
-        self.rule = rule
-        self.rho = rho  # of z; its mean is the shared θ
-        self._beta = beta
-        self._own: dict[str, tuple[SiteParameters, Tensor]] = {}  # m with its buffers, ρ
+    def __init__(self, beginning: Beginning, method: PFedBayes) -> None:
+        super().__init__(beginning)
+        self.rule = method.rule
+        # Of z; its mean is the shared θ.
+        self._rho = torch.full_like(self.shared.theta, math.log(math.expm1(method.deviation)))
+        self._beta = method.beta
+        self._spread: dict[str, Tensor] = {}  # ρ of each q_i; its mean is the site's own model
+        self.own = {}
 
     def task(self, site: Site, seed: int) -> SiteTask:
-        own, rho = self._own.get(site.name, (self.shared, self.rho))
-        beside = torch.stack([rho, self.shared.theta, self.rho])
+        own = (self.own or {}).get(site.name, self.shared)
+        beside = torch.stack([self._spread.get(site.name, self._rho), self.shared.theta, self._rho])
         return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed, beside)
 
     def absorb(self, answers: Answers) -> Absorbed:
-        for name, fit in answers.answered.items():
-            assert fit.beside is not None
-            self._own[name] = SiteParameters(fit.theta, fit.buffers), fit.beside[0]
-        weighed = answers.weighed
+        assert self.own is not None
+        weighed, answered = answers.weighed, answers.answered
+        self.own |= models_of(answered)
+        self._spread |= {name: fit.beside[0] for name, fit in answered.items() if fit.beside is not None}
         weights = equally(weighed)
         kept = {name: fit.beside for name, fit in weighed.items() if fit.beside is not None}
         w = mean_of({name: beside[1] for name, beside in kept.items()})
         rho = mean_of({name: beside[2] for name, beside in kept.items()})
         buffers = average(self.model, weighed, weights).buffers
         self.shared = SiteParameters(torch.lerp(self.shared.theta.double(), w, self._beta).float(), buffers)
-        self.rho = torch.lerp(self.rho.double(), rho, self._beta).float()
+        self._rho = torch.lerp(self._rho.double(), rho, self._beta).float()
         return Absorbed(weights)
 
-    def personal(self) -> Mapping[str, SiteParameters]:
-        return {name: own for name, (own, _) in self._own.items()}
+    def kept(self) -> Mapping[str, Tensor]:
+        return {"rho": self._rho}

@@ -38,34 +38,21 @@ from fedmap_lab.methods.class_gaussians import (
     estimate,
 )
 from fedmap_lab.methods.embedding import Embedding, embedding_of
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import sort_out
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Scheme,
-    average,
-    baseline_settings,
-    by_rows,
-    run_scheme,
-)
+from fedmap_lab.methods.method import Served, Trained, sort_out
+from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod
 
 CANDIDATES = tuple(step / 10 for step in range(11))  # of β
 
 
 @dataclass(frozen=True)
-class PFedFda(Method):
+class PFedFda(SchemeMethod):
     def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
         if plan.task.kind == "cox":
             return "class-conditional Gaussians need classes; no form for survival is published"
         return None
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        scheme = _PFedFdaScheme(federation, SiteParameters(first.mu, first.buffers), seed)
-        trained = run_scheme(scheme, engine, rounds, seed, watch)
-        kept = {"means": scheme.gaussians.means, "covariance": scheme.gaussians.covariance}
-        return replace(trained, kept=kept)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _PFedFdaScheme(beginning)
 
     def personalise(
         self,
@@ -80,7 +67,7 @@ class PFedFda(Method):
         assert prior is not None
         heads = _Heads(federation, seed)
         shared = ClassGaussians(trained.kept["means"], trained.kept["covariance"])
-        settings = fine_tune_settings(baseline_settings(federation.settings))
+        settings = fine_tune_settings(self.settings(federation.settings))
         tasks = []
         for site in sites:
             task = fine_tune_task(prior, site.data, seed)
@@ -88,12 +75,11 @@ class PFedFda(Method):
         rule = FrozenHead(heads.size)
         fits = engine.fit(federation.model, settings, prior, tasks, penalised=False, rule=rule)
         answered, failed = sort_out(0, sites, fits)
-        own = {
-            site.name: heads.adapted(site, answered[site.name], shared)
+        return {
+            site.name: heads.adapted(site, answered[site.name], shared)[0]
             for site in sites
             if site.name in answered
-        }
-        return {name: parameters for name, (parameters, _) in own.items()}, failed
+        }, failed
 
 
 @dataclass(frozen=True)
@@ -145,32 +131,33 @@ class _Heads:
 
 
 class _PFedFdaScheme(Scheme):
-    def __init__(self, federation: Federation, start: SiteParameters, seed: int) -> None:
-        super().__init__(federation, federation.model, start)
-        self.heads = _Heads(federation, seed)
+    def __init__(self, beginning: Beginning) -> None:
+        super().__init__(beginning)
+        self.heads = _Heads(self.federation, beginning.seed)
         self.rule = FrozenHead(self.heads.size)
-        self._sites = {site.name: site for site in federation.tier(1)}
-        self._own: dict[str, SiteParameters] = {}
+        self._sites = {site.name: site for site in self.federation.tier(1)}
+        self.own = {}
         rows = {name: float(len(site.data.train)) for name, site in self._sites.items()}
-        self.gaussians = self._first({name: count / sum(rows.values()) for name, count in rows.items()})
-        self._give_head({name: count / sum(rows.values()) for name, count in rows.items()})
+        weights = {name: count / sum(rows.values()) for name, count in rows.items()}
+        self.gaussians = self._first(weights)
+        self._give_head(weights)
 
     def task(self, site: Site, seed: int) -> SiteTask:
         task = super().task(site, seed)
         return replace(task, theta=self.heads.put(task.theta, self.gaussians, self.heads.shares(site)))
 
     def absorb(self, answers: Answers) -> Absorbed:
+        assert self.own is not None
         mixtures: dict[str, ClassGaussians] = {}
         for name, fit in answers.answered.items():
-            self._own[name], mixtures[name] = self.heads.adapted(self._sites[name], fit, self.gaussians)
-        weights = by_rows(answers.weighed)
-        self.shared = average(self.model, answers.weighed, weights)
+            self.own[name], mixtures[name] = self.heads.adapted(self._sites[name], fit, self.gaussians)
+        weights = super().absorb(answers).weights
         self.gaussians = average_gaussians({name: mixtures[name] for name in weights}, weights)
         self._give_head(weights)
         return Absorbed(weights)
 
-    def personal(self) -> Mapping[str, SiteParameters]:
-        return dict(self._own)
+    def kept(self) -> Mapping[str, Tensor]:
+        return {"means": self.gaussians.means, "covariance": self.gaussians.covariance}
 
     def _first(self, weights: Mapping[str, float]) -> ClassGaussians:
         """Of the first model's features: each site's own, a class it lacks standing at its overall mean."""

@@ -17,12 +17,12 @@ its own a site's process knows nothing, and the shared network has no head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import torch
 
-from fedmap.algorithm.fit.values import Model, SiteTask
+from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.aggregation import SiteParameters
@@ -30,22 +30,13 @@ from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.study.engine import Engine
-from fedmap.study.personalisation import fine_tune_settings
+from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.embedding import Embedding, embedding_of
 from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import sort_out
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Scheme,
-    average,
-    baseline_settings,
-    by_rows,
-    run_scheme,
-)
+from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start, models_of, sort_out
+from fedmap_lab.methods.scheme import Beginning, Scheme, run_scheme
 
 
 @dataclass(frozen=True)
@@ -63,21 +54,16 @@ class PFedGp(Method):
 
     def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
         parts = _Parts(self, federation)
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
+        first = common_start(federation, self.settings(federation.settings).prior, seed)
         start = SiteParameters(first.mu[: parts.embedding.size], first.buffers)
-        scheme = _PFedGpScheme(federation, parts.training, start)
+        beginning = Beginning(federation, engine, seed, start)
+        scheme = _PFedGpScheme(beginning, parts.training)
         trained = Trained({}, None)
         if parts.embedding.size:  # a linear model has no layer before its last: nothing to train
-            trained = run_scheme(scheme, engine, rounds, seed, watch)
+            trained = run_scheme(scheme, beginning, rounds, watch)
         shared = scheme.shared
         personal = {site.name: parts.conditioned(site, shared, seed) for site in federation.tier(1)}
-        buffers = shared.buffers
-        kept = {
-            "network": shared.theta,
-            "mean": buffers.mean,
-            "variance": buffers.variance,
-            "count": buffers.count,
-        }
+        kept = {"network": shared.theta, **asdict(shared.buffers)}
         return replace(trained, personal=personal, model=parts.predicting, kept=kept)
 
     def personalise(
@@ -94,26 +80,13 @@ class PFedGp(Method):
         shared = SiteParameters(kept["network"], Buffers(kept["mean"], kept["variance"], kept["count"]))
         if not parts.embedding.size:
             return {site.name: parts.conditioned(site, shared, seed) for site in sites}, ()
-        settings = fine_tune_settings(baseline_settings(federation.settings))
+        settings = fine_tune_settings(self.settings(federation.settings))
         at = Prior(shared.theta, shared.buffers, torch.zeros(0))
-        tasks = [
-            SiteTask(
-                shared.theta,
-                shared.buffers,
-                site.data.train,
-                site.data.validation,
-                derive_seed(seed, "fine-tune", site.name),
-            )
-            for site in sites
-        ]
-        answered, failed = sort_out(
-            0, sites, engine.fit(parts.training, settings, at, tasks, penalised=False)
-        )
-        return {
-            site.name: parts.conditioned(site, SiteParameters(fit.theta, fit.buffers), seed)
-            for site in sites
-            if (fit := answered.get(site.name)) is not None
-        }, failed
+        tasks = [fine_tune_task(at, site.data, seed) for site in sites]
+        fits = engine.fit(parts.training, settings, at, tasks, penalised=False)
+        answered, failed = sort_out(0, sites, fits)
+        own = models_of(answered)
+        return {s.name: parts.conditioned(s, own[s.name], seed) for s in sites if s.name in own}, failed
 
 
 class _Parts:
@@ -144,14 +117,6 @@ class _Parts:
 
 class _PFedGpScheme(Scheme):
     """FedAvg of the network. It predicts nothing by itself, so nobody watches models between rounds."""
-
-    def __init__(self, federation: Federation, model: Model, start: SiteParameters) -> None:
-        super().__init__(federation, model, start)
-
-    def absorb(self, answers: Answers) -> Absorbed:
-        weights = by_rows(answers.weighed)
-        self.shared = average(self.model, answers.weighed, weights)
-        return Absorbed(weights)
 
     def personal(self) -> Mapping[str, SiteParameters]:
         return {}

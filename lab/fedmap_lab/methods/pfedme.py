@@ -19,27 +19,25 @@ import torch
 from torch import Tensor
 
 from fedmap.algorithm.fit.adam import Adam
-from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
+from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalRule, LocalSteps
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import fine_tune
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.method import Trained, models_of
 from fedmap_lab.methods.scheme import (
     Absorbed,
     Answers,
+    Beginning,
     Scheme,
+    SchemeMethod,
     average,
-    baseline_settings,
     equally,
     mean_of,
-    run_scheme,
 )
 
 
 @dataclass(frozen=True)
-class PFedMe(Method):
+class PFedMe(SchemeMethod):
     lam: float = 1.0
     pull: float = 0.3  # ηλ: how much of the way to θ̃ the local w_i goes with each batch
     inner_steps: int = 5
@@ -51,27 +49,12 @@ class PFedMe(Method):
     def rule(self) -> Moreau:
         return Moreau(self.lam, self.pull, self.inner_steps)
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        scheme = _PFedMeScheme(federation, SiteParameters(first.mu, first.buffers), self.rule, self.beta)
-        return run_scheme(scheme, engine, rounds, seed, watch)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _PFedMeScheme(beginning, self.rule, self.beta)
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
         assert trained.prior is not None
-        settings = baseline_settings(federation.settings)
-        w = trained.prior.mu[None]
-        alone = replace(self.rule, pull=0.0)  # the released w stays where it is
-        return fine_tune(
-            federation, engine, settings, trained.prior, sites, seed, penalised=False, rule=alone, beside=w
-        )
+        return replace(self.rule, pull=0.0), trained.prior.mu[None]  # the released w stays where it is
 
 
 @dataclass(frozen=True)
@@ -102,23 +85,21 @@ class _MoreauSteps:
 
 
 class _PFedMeScheme(Scheme):
-    def __init__(self, federation: Federation, start: SiteParameters, rule: Moreau, beta: float) -> None:
-        super().__init__(federation, federation.model, start)
+    def __init__(self, beginning: Beginning, rule: Moreau, beta: float) -> None:
+        super().__init__(beginning)
         self.rule = rule
         self._beta = beta
-        self._own: dict[str, SiteParameters] = {}
+        self.own = {}
 
     def task(self, site: Site, seed: int) -> SiteTask:
         return replace(super().task(site, seed), beside=self.shared.theta[None])
 
     def absorb(self, answers: Answers) -> Absorbed:
+        assert self.own is not None
         weighed = answers.weighed
-        self._own |= {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answers.answered.items()}
+        self.own |= models_of(answers.answered)
         weights = equally(weighed)
         followed = mean_of({name: fit.beside[0] for name, fit in weighed.items() if fit.beside is not None})
         w = torch.lerp(self.shared.theta.double(), followed, self._beta).float()
         self.shared = SiteParameters(w, average(self.model, weighed, weights).buffers)
         return Absorbed(weights)
-
-    def personal(self) -> Mapping[str, SiteParameters]:
-        return dict(self._own)

@@ -11,7 +11,7 @@ is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -22,10 +22,8 @@ from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
 from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start
-from fedmap_lab.methods.rounds import fine_tune
-from fedmap_lab.methods.scheme import baseline_settings
+from fedmap_lab.federation.sites import Federation
+from fedmap_lab.methods.method import Method, Trained, Watch, common_start, whole_budget
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,8 @@ class Pooled(Method):
         seed: int,
         watch: Watch,  # noqa: ARG002 - there are no rounds to watch
     ) -> Trained:
-        settings = baseline_settings(federation.settings)
+        settings = self.settings(federation.settings)
         start = common_start(federation, settings.prior, seed)
-        training = replace(settings.training, epochs=rounds * settings.training.epochs)
         sites = federation.tier(1)
         task = SiteTask(
             start.mu,
@@ -49,9 +46,8 @@ class Pooled(Method):
             together([site.data.validation for site in sites]),
             derive_seed(seed, "fit", 1, "pooled"),
         )
-        (fit,) = engine.fit(
-            federation.model, replace(settings, training=training), start, [task], penalised=False
-        )
+        settings = whole_budget(settings, rounds)
+        (fit,) = engine.fit(federation.model, settings, start, [task], penalised=False)
         if isinstance(fit, FailedFit):
             raise TrainingError(
                 f"pooled training failed ({fit.reason})",
@@ -62,19 +58,6 @@ class Pooled(Method):
             dict.fromkeys((site.name for site in sites), shared),
             Prior(fit.theta, fit.buffers, torch.zeros(0)),
         )
-
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        assert trained.prior is not None
-        settings = baseline_settings(federation.settings)
-        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)
 
 
 def together(parts: Sequence[Examples]) -> Examples:

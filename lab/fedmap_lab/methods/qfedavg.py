@@ -23,14 +23,14 @@ from fedmap.algorithm.fit.batches import pack
 from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.scheme import Absorbed, Answers, GlobalModelMethod, Scheme, average
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod, average
 
 SMALLEST_LOSS = 1e-10  # F^(q−1) has no value at 0
 
 
 @dataclass(frozen=True)
-class QFedAvg(GlobalModelMethod):
+class QFedAvg(SchemeMethod):
     q: float = 1.0
     lipschitz: float = 1.0
 
@@ -39,8 +39,8 @@ class QFedAvg(GlobalModelMethod):
         "lipschitz": (0.1, 1.0, 10.0),
     }
 
-    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
-        return _QFedAvgScheme(federation, start, self.q, self.lipschitz)
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _QFedAvgScheme(beginning, self.q, self.lipschitz)
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ def fair_step(
 
 
 class _QFedAvgScheme(Scheme):
-    def __init__(self, federation: Federation, start: SiteParameters, q: float, lipschitz: float) -> None:
-        super().__init__(federation, federation.model, start)
+    def __init__(self, beginning: Beginning, q: float, lipschitz: float) -> None:
+        super().__init__(beginning)
         self._q, self._lipschitz = q, lipschitz
-        self._sites = {site.name: site for site in federation.tier(1)}
+        self._sites = {site.name: site for site in self.federation.tier(1)}
 
     def absorb(self, answers: Answers) -> Absorbed:
         weighed = answers.weighed

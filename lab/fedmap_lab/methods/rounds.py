@@ -1,4 +1,4 @@
-"""The federated loop that FedMAP and FedAvg share: fit the sites, aggregate, repeat.
+"""FedMAP's federated loop: fit the sites, aggregate, repeat.
 
 This is the service without the network: `fit_round` is the sites' half, `CentreStep` the centre's. The loop
 of the other methods is in `scheme`; what both need of a round (who answered, the quorum, the record) is here.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-
-from torch import Tensor
 
 from fedmap.algorithm.fit.round import LocalRound, OwnModel
-from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
@@ -21,9 +17,8 @@ from fedmap.algorithm.settings import FedmapSettings
 from fedmap.errors import TrainingError
 from fedmap.study.centre_step import CentreStep
 from fedmap.study.engine import Engine, RoundSite, fit_round
-from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import FailedSite, Progress, RoundRecord, Served, Trained, Watch
+from fedmap_lab.federation.sites import Federation
+from fedmap_lab.methods.method import FailedSite, Progress, RoundRecord, Trained, Watch, sort_out
 
 
 def run_rounds(
@@ -34,7 +29,6 @@ def run_rounds(
     rounds: int,
     seed: int,
     watch: Watch,
-    penalised: bool = True,
 ) -> Trained:
     """Rounds 1 … `rounds` from a given prior; a site without a model of its own starts at μ."""
     sites, model = federation.tier(1), federation.model
@@ -45,7 +39,7 @@ def run_rounds(
     for number in range(1, rounds + 1):
         this = LocalRound(settings, number, rounds)
         asked = [RoundSite(s.name, s.data.train, s.data.validation, own.get(s.name)) for s in sites]
-        done = fit_round(engine, model, this, prior, seed, asked, penalised)
+        done = fit_round(engine, model, this, prior, seed, asked)
         fits = [one if isinstance(one, FailedFit) else one.fit for one in done.values()]
         answered, failed = sort_out(number, sites, fits)
         weighed = with_weight(federation, number, answered, failed)
@@ -60,21 +54,11 @@ def run_rounds(
         log_omega = {name: weight for name, (weight, _) in counted.items()}
         step = centre.next(number, prior, log_omega, updates.__getitem__)
         prior = step.prior
-        penalties = (step.penalty, step.convex_penalty) if penalised else (0.0, 0.0)
+        penalties = (step.penalty, step.convex_penalty)
         history.append(round_record(number, answered, step.weights, failed, penalties))
         watch(Progress(history[-1], prior, {name: one.parameters for name, one in own.items()}))
     personal = {name: one.parameters for name, one in own.items() if one.is_personal}
     return Trained(personal, prior, tuple(history), tuple(f for record in history for f in record.failed))
-
-
-def sort_out(
-    number: int, sites: tuple[Site, ...], fits: list[LocalFit | FailedFit]
-) -> tuple[Mapping[str, LocalFit], tuple[FailedSite, ...]]:
-    """Fits by site, and the failures that the round goes on without."""
-    pairs = list(zip(sites, fits, strict=True))
-    answered = {site.name: fit for site, fit in pairs if isinstance(fit, LocalFit)}
-    failed = tuple(FailedSite(number, s.name, f.reason) for s, f in pairs if isinstance(f, FailedFit))
-    return answered, failed
 
 
 def with_weight(
@@ -94,27 +78,6 @@ def with_weight(
             hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
         )
     return weighed
-
-
-def fine_tune(
-    federation: Federation,
-    engine: Engine,
-    settings: FedmapSettings,
-    prior: Prior,
-    sites: tuple[Site, ...],
-    seed: int,
-    penalised: bool,
-    rule: LocalRule | None = None,
-    beside: Tensor | None = None,
-) -> Served:
-    """T2: from μ, no communication. `rule` and what it keeps `beside` θ are a baseline's own step."""
-    if not sites:
-        return {}, ()
-    settings = fine_tune_settings(settings)
-    tasks = [replace(fine_tune_task(prior, site.data, seed), beside=beside) for site in sites]
-    fits = engine.fit(federation.model, settings, prior, tasks, penalised, rule)
-    answered, failed = sort_out(0, sites, fits)
-    return {name: SiteParameters(fit.theta, fit.buffers) for name, fit in answered.items()}, failed
 
 
 def round_record(

@@ -20,15 +20,23 @@ from torch import Tensor
 from fedmap.algorithm.fit.adam import Adam
 from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
 from fedmap.algorithm.fit.values import SiteTask
-from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.scheme import Absorbed, Answers, GlobalModelMethod, Scheme, average, equally, mean_of
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.scheme import (
+    Absorbed,
+    Answers,
+    Beginning,
+    Scheme,
+    SchemeMethod,
+    average,
+    equally,
+    mean_of,
+)
 
 
 @dataclass(frozen=True)
-class Scaffold(GlobalModelMethod):
-    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
-        return _ScaffoldScheme(federation, start)
+class Scaffold(SchemeMethod):
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return _ScaffoldScheme(beginning)
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,14 @@ class _ControlledSteps:
 class _ScaffoldScheme(Scheme):
     rule = Controlled()
 
-    def __init__(self, federation: Federation, start: SiteParameters) -> None:
-        super().__init__(federation, federation.model, start)
-        self._sites = len(federation.tier(1))
-        self.control = torch.zeros_like(start.theta, dtype=torch.float64)  # c
-        self.own: dict[str, Tensor] = {}  # c_i, zero before a site's first answer
+    def __init__(self, beginning: Beginning) -> None:
+        super().__init__(beginning)
+        self._sites = len(self.federation.tier(1))
+        self.control = torch.zeros_like(self.shared.theta, dtype=torch.float64)  # c
+        self.variates: dict[str, Tensor] = {}  # c_i, zero before a site's first answer
 
     def task(self, site: Site, seed: int) -> SiteTask:
-        correction = (self.control - self.own.get(site.name, torch.zeros_like(self.control))).float()
+        correction = (self.control - self.variates.get(site.name, torch.zeros_like(self.control))).float()
         beside = torch.stack([correction, torch.zeros_like(correction)])
         return replace(super().task(site, seed), beside=beside)
 
@@ -78,7 +86,7 @@ class _ScaffoldScheme(Scheme):
         for name, fit in weighed.items():
             assert fit.beside is not None
             fresh = fit.beside[1].double()
-            changes[name] = fresh - self.own.get(name, torch.zeros_like(fresh))
-            self.own[name] = fresh
+            changes[name] = fresh - self.variates.get(name, torch.zeros_like(fresh))
+            self.variates[name] = fresh
         self.control = self.control + mean_of(changes) * (len(changes) / self._sites)
         return Absorbed(weights)

@@ -8,9 +8,8 @@ where a method's own paper writes SGD (docs/adr/0027).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from fedmap.algorithm.prior.aggregation import SiteParameters, aggregate
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.prior.weights import normalise
 from fedmap.algorithm.seeding import derive_seed
-from fedmap.algorithm.settings import AggregationSettings, FedmapSettings
 from fedmap.errors import TrainingError
 from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
@@ -30,21 +28,23 @@ from fedmap_lab.methods.method import (
     Method,
     Progress,
     RoundRecord,
-    Served,
     Trained,
     Watch,
+    baseline_settings,
     common_start,
+    sort_out,
 )
-from fedmap_lab.methods.rounds import fine_tune, round_record, sort_out, with_weight
+from fedmap_lab.methods.rounds import round_record, with_weight
 
 
-def baseline_settings(settings: FedmapSettings) -> FedmapSettings:
-    """The plan's training without a prior: start at the global model, weigh by sample count."""
-    return FedmapSettings(
-        prior=replace(settings.prior, convex=False),
-        training=replace(settings.training, start="global", consensus_share=0),
-        aggregation=AggregationSettings(weighting="sample_count", psi_steps=0),
-    )
+@dataclass(frozen=True)
+class Beginning:
+    """What a training run begins with."""
+
+    federation: Federation
+    engine: Engine
+    seed: int
+    start: SiteParameters  # the common first model
 
 
 @dataclass(frozen=True)
@@ -64,39 +64,59 @@ class Absorbed:
     failed: tuple[FailedSite, ...] = ()  # of fits that the scheme ran beside the round's own
 
 
-class Scheme(ABC):
-    """One training run of one method."""
+class Scheme:
+    """One training run of one method. As it stands it is FedAvg."""
 
     rule: LocalRule | None = None
 
-    def __init__(self, federation: Federation, model: Model, start: SiteParameters) -> None:
-        self.federation = federation
-        self.settings = baseline_settings(federation.settings)
-        self.model = model
-        self.shared = start
+    def __init__(self, beginning: Beginning, model: Model | None = None) -> None:
+        """`model`: where it is not the plan's."""
+        self.federation = beginning.federation
+        self.settings = baseline_settings(self.federation.settings)
+        self.model = model or self.federation.model
+        self.shared = beginning.start
         self.seen: frozenset[str] = frozenset()  # sites that gave a fit in some round
+        self.own: dict[str, SiteParameters] | None = None  # the sites' models, where a method keeps any
 
     def task(self, site: Site, seed: int) -> SiteTask:
         """A site's fit of this round: from the global model, unless the scheme says otherwise."""
         data = site.data
         return SiteTask(self.shared.theta, self.shared.buffers, data.train, data.validation, seed)
 
-    @abstractmethod
     def absorb(self, answers: Answers) -> Absorbed:
-        """Make the next global model."""
+        """Make the next global model: by default the mean by sample count."""
+        weights = by_rows(answers.weighed)
+        self.shared = average(self.model, answers.weighed, weights)
+        return Absorbed(weights)
 
     def personal(self) -> Mapping[str, SiteParameters]:
         """The sites' models after a round: the global one, unless the scheme keeps others."""
-        return dict.fromkeys(sorted(self.seen), self.shared)
+        return dict.fromkeys(sorted(self.seen), self.shared) if self.own is None else dict(self.own)
 
     def prior(self) -> Prior | None:
         """The global model that a T3 site gets."""
         return Prior(self.shared.theta, self.shared.buffers, torch.zeros(0))
 
+    def kept(self) -> Mapping[str, Tensor]:
+        """What the centre keeps beside μ, and a T2 site gets with it."""
+        return {}
 
-def run_scheme(scheme: Scheme, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
+
+class SchemeMethod(Method):
+    """A method whose training runs are schemes."""
+
+    def scheme(self, beginning: Beginning) -> Scheme:
+        return Scheme(beginning)
+
+    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
+        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
+        beginning = Beginning(federation, engine, seed, SiteParameters(first.mu, first.buffers))
+        return run_scheme(self.scheme(beginning), beginning, rounds, watch)
+
+
+def run_scheme(scheme: Scheme, beginning: Beginning, rounds: int, watch: Watch) -> Trained:
     """Rounds 1 … `rounds`."""
-    federation = scheme.federation
+    federation, engine, seed = beginning.federation, beginning.engine, beginning.seed
     sites = federation.tier(1)
     history: list[RoundRecord] = []
     for number in range(1, rounds + 1):
@@ -116,7 +136,7 @@ def run_scheme(scheme: Scheme, engine: Engine, rounds: int, seed: int, watch: Wa
         history.append(round_record(number, answered, absorbed.weights, failed))
         watch(Progress(history[-1], scheme.prior(), scheme.personal()))
     failures = tuple(f for record in history for f in record.failed)
-    return Trained(scheme.personal(), scheme.prior(), tuple(history), failures)
+    return Trained(scheme.personal(), scheme.prior(), tuple(history), failures, kept=scheme.kept())
 
 
 def by_rows(fits: Mapping[str, LocalFit]) -> Mapping[str, float]:
@@ -139,29 +159,3 @@ def average(model: Model, fits: Mapping[str, LocalFit], weights: Mapping[str, fl
 def mean_of(vectors: Mapping[str, Tensor]) -> Tensor:
     """The plain mean of the sites' vectors, in float64 and sorted order."""
     return torch.stack([vectors[name].double() for name in sorted(vectors)]).mean(0)
-
-
-class GlobalModelMethod(Method):
-    """A method with one model for all: T1 gets it, T2 fine-tunes it, T3 uses it as it is."""
-
-    @abstractmethod
-    def scheme(self, federation: Federation, start: SiteParameters) -> Scheme:
-        """A training run from a first model."""
-
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        scheme = self.scheme(federation, SiteParameters(first.mu, first.buffers))
-        return run_scheme(scheme, engine, rounds, seed, watch)
-
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        assert trained.prior is not None
-        settings = baseline_settings(federation.settings)
-        return fine_tune(federation, engine, settings, trained.prior, sites, seed, penalised=False)

@@ -19,7 +19,7 @@ from fedmap.algorithm.prior.convex_network import ConvexNetwork
 from fedmap.errors import FedmapError
 from fedmap.metrics import Metric, SkippedMetric
 from fedmap.study.tensors.parameter_files import named_parameters
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.kept_models import ABOUT, About, about_run
 from fedmap_lab.simulation.simulate import Score, Study
 

@@ -25,7 +25,7 @@ from fedmap_lab.comparison.trials import TUNING_SEED, Setting, all_settings, app
 from fedmap_lab.comparison.workers import Crash, Workplace, run_jobs
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.report.explaining import explain
 from fedmap_lab.report.writing import write_report
 from tests.lab.comparison.conftest import lab, read

@@ -14,7 +14,6 @@ from fedmap.study.engine import Engine, LoopEngine
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
-from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.ditto import Ditto
 from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.feddyn import FedDyn
@@ -24,6 +23,7 @@ from fedmap_lab.methods.method import Method, Progress, Trained, common_start
 from fedmap_lab.methods.names import METHOD_NAMES
 from fedmap_lab.methods.pooled import Pooled, together
 from fedmap_lab.methods.qfedavg import QFedAvg
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.methods.scaffold import Scaffold
 from tests.lab.conftest import MakeCohort
 

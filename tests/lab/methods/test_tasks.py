@@ -11,8 +11,8 @@ from fedmap.metrics import Metric
 from fedmap.study.plan import parse_plan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
-from fedmap_lab.methods import METHODS
 from fedmap_lab.methods.names import BASELINES
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.simulate import simulate
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, MakeCohort
 

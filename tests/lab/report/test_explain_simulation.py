@@ -10,7 +10,7 @@ from fedmap.errors import FedmapError
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
-from fedmap_lab.methods import METHODS
+from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.report.explaining import explain
 from fedmap_lab.simulation.results import write_study
 from fedmap_lab.simulation.simulate import simulate
