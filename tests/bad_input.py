@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.aggregator.commands import ROOT
+from tests.ran import Ran
 
 OTHER_USER = 12345
 
@@ -29,7 +30,7 @@ def open_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def as_other_user(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def as_other_user(folder: Path, module: str, *arguments: str) -> Ran:
     """A program of ours under another user number, as in a container that does not run as root."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can start a program as another user")
@@ -46,7 +47,7 @@ def as_other_user(folder: Path, module: str, *arguments: str) -> subprocess.Comp
     )
     if "No module named" in done.stderr or "failed to execute" in done.stderr:
         pytest.skip("another user cannot use this Python")
-    return done
+    return Ran(done.args, done.returncode, done.stdout, done.stderr)
 
 
 @contextmanager

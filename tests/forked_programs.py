@@ -21,6 +21,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
+from tests.ran import Ran
+
 PROGRAMS = {
     "fedmap-aggregator": "fedmap_aggregator.cli.main",
     "fedmap-site": "fedmap_site.cli.main",
@@ -112,14 +114,12 @@ class ForkedProgram:
 
 def run_forked(
     program: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> Ran:
     """A command to its end, and what it printed. Program -c is Python's: the first argument is a script."""
     with tempfile.TemporaryDirectory() as printed:
         stdout, stderr = Path(printed, "stdout"), Path(printed, "stderr")
         code = ForkedProgram(program, arguments, environment, stdout, stderr, folder).wait()
-        return subprocess.CompletedProcess(
-            [program, *arguments], code, stdout.read_text("utf-8"), stderr.read_text("utf-8")
-        )
+        return Ran([program, *arguments], code, stdout.read_text("utf-8"), stderr.read_text("utf-8"))
 
 
 def _become(

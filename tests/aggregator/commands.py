@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,27 +11,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.forked_programs import run_forked
+from tests.ran import Ran
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "lab" / "fedmap_lab" / "plans" / "interval.toml"
-Done = subprocess.CompletedProcess[str]
 
 
-def aggregator(folder: Path, *arguments: str | Path, **environment: str) -> Done:
+def aggregator(folder: Path, *arguments: str | Path, **environment: str) -> Ran:
     """`fedmap-aggregator` to its end."""
     return _run("fedmap-aggregator", folder, arguments, environment)
 
 
-def agent(folder: Path, *arguments: str | Path) -> Done:
+def agent(folder: Path, *arguments: str | Path) -> Ran:
     """`fedmap-site` to its end."""
     return _run("fedmap-site", folder, arguments, {})
 
 
 def answered(folder: Path, *arguments: str | Path) -> dict[str, object]:
     """What `fedmap-aggregator … --json` answers with success."""
-    done = aggregator(folder, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    value = json.loads(done.stdout)
+    value = aggregator(folder, *arguments, "--json").done().json
     assert isinstance(value, dict)
     return value
 
@@ -60,7 +57,7 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
-def _run(program: str, folder: Path, arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Done:
+def _run(program: str, folder: Path, arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Ran:
     return run_forked(program, [*map(str, arguments)], _environment(environment), folder)
 
 

@@ -181,10 +181,7 @@ def test_without_keys_no_private_key_is_in_the_file_and_the_restore_says_which_a
         assert secret not in data
     new = tmp_path / "new"
     new.mkdir()
-    done = aggregator(new, "restore", made.path)
-    assert done.returncode == 0, done.stderr
-    assert "Put these in place" in done.stdout
-    assert str(Path("pki") / "ca.key") in done.stdout
+    aggregator(new, "restore", made.path).done("Put these in place", str(Path("pki") / "ca.key"))
     assert (new / "state" / "pki" / "joining.pem").exists()
 
 

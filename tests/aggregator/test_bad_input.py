@@ -6,7 +6,6 @@ import datetime
 import json
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from fedmap_aggregator.identity.profile import profile_text, read_profile
 from fedmap_aggregator.operator.client import OperatorClient
 from tests.aggregator.commands import aggregator, free_port
 from tests.bad_input import OTHER_USER, as_other_user, fill, mounted, open_folder
+from tests.ran import Ran
 from tests.site_agent.intercepting_proxy import InterceptingProxy
 
 YEAR = datetime.timedelta(days=365)
@@ -60,7 +60,7 @@ class Centre:
     def faults(self, now: datetime.datetime | None = None) -> list[Finding]:
         return [check for check in examine(self.path, None, now or the_time()) if check.verdict == "fail"]
 
-    def serve(self) -> subprocess.CompletedProcess[str]:
+    def serve(self) -> Ran:
         """`serve`, which is expected to end by itself."""
         return aggregator(self.folder, "serve")
 
@@ -77,17 +77,16 @@ def test_a_state_folder_of_another_user_is_named_with_both_numbers(centre: Centr
     started = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve")
     assert (started.returncode, told in started.stderr) == (74, True)
     assert f"chown -R {OTHER_USER} {centre.state}" in started.stderr
-    doctor = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "doctor", "--json")
-    assert doctor.returncode == 3
+    doctor = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "doctor", "--json").refused(3)
     (fault,) = [check for check in json.loads(doctor.stdout)["checks"] if check["status"] == "fail"]
     assert told in fault["finding"]
 
 
 def test_a_configuration_that_the_account_may_not_read_is_no_wrong_usage(centre: Centre) -> None:
     centre.path.chmod(0o600)
-    started = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve")
-    assert started.returncode == 78
-    assert f"runs as user {OTHER_USER}, and aggregator.toml belongs to user 0" in started.stderr
+    as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve").refused(
+        78, f"runs as user {OTHER_USER}, and aggregator.toml belongs to user 0"
+    )
 
 
 def test_a_private_key_that_others_can_read_is_said_at_the_start(centre: Centre) -> None:

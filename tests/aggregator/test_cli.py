@@ -58,10 +58,7 @@ def test_init_tells_what_it_made(tmp_path: Path) -> None:
 
 def test_a_second_init_changes_nothing_and_says_why(folder: Path) -> None:
     before = (folder / "state" / "pki" / "ca.pem").read_bytes()
-    done = aggregator(folder, "init")
-    assert done.returncode == 1
-    assert "conflict" in done.stderr
-    assert "hint:" in done.stderr
+    aggregator(folder, "init").refused(1, "conflict", "hint:")
     assert (folder / "state" / "pki" / "ca.pem").read_bytes() == before
 
 
@@ -122,23 +119,19 @@ def test_check_config_shows_what_is_in_effect(folder: Path) -> None:
 
 
 def test_the_configuration_is_found_through_the_environment(folder: Path) -> None:
-    done = aggregator(Path("/"), "check-config", FEDMAP_AGGREGATOR_CONFIG=str(folder / "aggregator.toml"))
-    assert done.returncode == 0, done.stderr
+    aggregator(Path("/"), "check-config", FEDMAP_AGGREGATOR_CONFIG=str(folder / "aggregator.toml")).done()
 
 
 def test_doctor_passes_a_fresh_aggregator_and_exits_3_for_a_fault(folder: Path) -> None:
-    done = aggregator(folder, "doctor")
-    assert done.returncode == 0, done.stdout
+    done = aggregator(folder, "doctor").done()
     assert "fail" not in done.stdout
     (folder / "state" / "pki" / "ca.key").unlink()
-    done = aggregator(folder, "doctor", "--json")
-    assert done.returncode == 3
+    done = aggregator(folder, "doctor", "--json").refused(3)
     assert json.loads(done.stdout)["status"] == "fail"
 
 
 def test_operators_are_added_listed_and_revoked_without_the_service(folder: Path) -> None:
-    added = aggregator(folder, "operator", "add", "kim", "--out", "kim.toml")
-    assert added.returncode == 0, added.stderr
+    aggregator(folder, "operator", "add", "kim", "--out", "kim.toml").done()
     assert stat.S_IMODE((folder / "kim.toml").stat().st_mode) == 0o600
     assert read_profile(folder / "kim.toml").name == "kim"
     revoked = aggregator(folder, "operator", "revoke", "admin", "--json")
@@ -188,8 +181,7 @@ def test_init_if_missing_makes_an_identity_once_and_never_another(tmp_path: Path
     first = aggregator(tmp_path, "init", "--address", "localhost:8443", "--if-missing", "--json")
     assert json.loads(first.stdout)["made"] is True
     before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
-    again = aggregator(tmp_path, "init", "--if-missing", "--json")
-    assert again.returncode == 0
+    again = aggregator(tmp_path, "init", "--if-missing", "--json").done()
     assert json.loads(again.stdout)["made"] is False
     assert "nothing was changed" in aggregator(tmp_path, "init", "--if-missing").stdout
     assert {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before

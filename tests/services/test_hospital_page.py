@@ -55,7 +55,9 @@ class Hospital:
             command = command.replace(name, value)
         program, *arguments = words_of(command)
         if program.startswith("fedmap-"):
-            done = run_forked(program, arguments, _environment(), self.folder)
+            done: subprocess.CompletedProcess[str] = run_forked(
+                program, arguments, _environment(), self.folder
+            )
         else:
             done = subprocess.run(
                 [program, *arguments],

@@ -40,8 +40,7 @@ def test_an_agent_that_was_killed_is_not_healthy_whatever_it_wrote_last(tmp_path
 def test_health_says_so_with_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(CONFIG)
     (tmp_path / "state").mkdir()
-    done = agent(tmp_path, "health")
-    assert done.returncode == 1
+    done = agent(tmp_path, "health").refused(1)
     assert done.stdout.startswith("not healthy: the agent does not run\n  hint: ")
     AgentStatus(tmp_path / "state", lambda: 0).well()
     done = agent(tmp_path, "health")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from fedmap_site.link.connection import Connection, Route
 from tests.aggregator.commands import agent
 from tests.bad_input import OTHER_USER, as_other_user, fill, mounted, open_folder
 from tests.lab.conftest import BINARY_PLAN
+from tests.ran import Ran
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 from tests.site_agent.intercepting_proxy import GATEWAY, InterceptingProxy
 from tests.site_agent.running_agent import AgentSite
@@ -60,7 +60,7 @@ class Hospital:
         """What `run` says of this machine before it dials."""
         return before_running(read_config(self.config, SiteConfig), now())
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str) -> Ran:
         """`fedmap-site run`, which is expected to end by itself."""
         return agent(self.folder, "run", *words)
 
@@ -79,8 +79,7 @@ def hospital(aggregator: AggregatorDouble) -> Iterator[Hospital]:
 
 def test_a_state_folder_of_another_user_is_named_with_both_numbers(hospital: Hospital) -> None:
     """As with a volume that root made, in a container that does not run as root."""
-    doctor = as_other_user(hospital.folder, "fedmap_site.cli.main", "doctor")
-    assert doctor.returncode == 3
+    doctor = as_other_user(hospital.folder, "fedmap_site.cli.main", "doctor").refused(3)
     told = f"this program runs as user {OTHER_USER}, and {hospital.state} belongs to user 0 with mode 700"
     assert told in doctor.stdout
     started = as_other_user(hospital.folder, "fedmap_site.cli.main", "run")
@@ -90,9 +89,9 @@ def test_a_state_folder_of_another_user_is_named_with_both_numbers(hospital: Hos
 
 def test_a_configuration_that_the_account_may_not_read_is_no_wrong_usage(hospital: Hospital) -> None:
     hospital.config.chmod(0o600)
-    started = as_other_user(hospital.folder, "fedmap_site.cli.main", "run")
-    assert started.returncode == 78
-    assert f"this program runs as user {OTHER_USER}, and site.toml belongs to user 0" in started.stderr
+    as_other_user(hospital.folder, "fedmap_site.cli.main", "run").refused(
+        78, f"this program runs as user {OTHER_USER}, and site.toml belongs to user 0"
+    )
 
 
 def test_a_patients_file_of_another_user_is_named_before_the_first_round(hospital: Hospital) -> None:

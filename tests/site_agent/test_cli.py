@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,28 +22,11 @@ from fedmap_site.identity.files import read_identity
 from fedmap_site.loop.drop_rounds import FileSite
 from tests.forked_programs import ForkedProgram
 from tests.lab.conftest import BINARY_PLAN
+from tests.ran import Command, in_this_process
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 from tests.site_agent.running_agent import AgentSite
 
 ENDS_WITHIN_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, object]:
-        read = json.loads(self.out)
-        assert isinstance(read, dict)
-        return read
-
-
-Command = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -65,16 +46,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setenv("FEDMAP_SITE_CONFIG", str(tmp_path / "site.toml"))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["fedmap-site", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        code = ended.value.code
-        return Ran(code if isinstance(code, int) else 0, said.out, said.err)
-
-    return run
+    return in_this_process("fedmap-site", cli.main, monkeypatch, capsys)
 
 
 def offer(site: AgentSite) -> pb.OfferedStudy:
@@ -103,13 +75,9 @@ def test_a_site_enrols_with_joining_file_token_and_fingerprint(
     )
     fingerprint = aggregator.authority.ca.fingerprint
     arguments = ("enrol", "--joining", str(joining), "--token", "t", "--ca-fingerprint", fingerprint)
-    done = command(*arguments)
-    assert done.code == 0, done.err
-    assert "a is enrolled" in done.out
+    command(*arguments).done("a is enrolled")
     assert read_identity(tmp_path / "state").key
-    again = command(*arguments)
-    assert again.code == 1
-    assert "--again" in again.err
+    command(*arguments).refused(1, "--again")
     assert command(*arguments, "--again", "--json").json["site"] == "a"
 
 
@@ -126,7 +94,7 @@ def test_enrol_if_missing_asks_for_a_certificate_once(
     assert first.json["made"] is True
     before = read_identity(tmp_path / "state")
     assert command(*arguments, "--token", "spent", "--json").json["made"] is False
-    assert "nothing was changed" in command(*arguments).out
+    assert "nothing was changed" in command(*arguments).stdout
     assert read_identity(tmp_path / "state") == before
     assert aggregator.certificates_issued == 1
 
@@ -136,12 +104,11 @@ def test_enrol_writes_a_first_configuration_where_there_is_none(
 ) -> None:
     joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
     fingerprint = aggregator.authority.ca.fingerprint
-    done = command(
+    command(
         *("enrol", "--joining", str(joining), "--token", "t", "--fingerprint", fingerprint),
         *("--site", "a", "--address", aggregator.address),
-    )
-    assert done.code == 0, done.err
-    assert command("check-config").code == 0
+    ).done()
+    assert command("check-config").returncode == 0
     assert 'egress = "review"' in (tmp_path / "policy.toml").read_text()
 
 
@@ -149,9 +116,9 @@ def test_enrol_refuses_an_invitation_for_another_site(
     command: Command, site: AgentSite, tmp_path: Path, aggregator: AggregatorDouble
 ) -> None:
     joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
-    done = command("enrol", "--joining", str(joining), "--again", "--site", "b", "--token", "t")
-    assert done.code == 78
-    assert "site.name: is a, the invitation is for b" in done.err
+    command("enrol", "--joining", str(joining), "--again", "--site", "b", "--token", "t").refused(
+        78, "site.name: is a, the invitation is for b"
+    )
     assert site.config.site.name == "a"
 
 
@@ -165,11 +132,8 @@ def test_a_wrong_token_is_told_with_the_next_step(
     done = command(
         *("enrol", "--joining", str(joining), "--token", "secret-token"),
         *("--ca-fingerprint", fingerprint, "--again"),
-    )
-    assert done.code == 1
-    assert "error (token)" in done.err
-    assert "ask for a new invitation" in done.err
-    assert "secret-token" not in done.err + done.out
+    ).refused(1, "error (token)", "ask for a new invitation")
+    assert "secret-token" not in done.stderr + done.stdout
     assert read_identity(site.config.site.state) == before
 
 
@@ -189,7 +153,7 @@ def test_wrong_usage_ends_with_code_two(
     command: Command, site: AgentSite, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(site.folder)
-    assert command(*arguments).code == 2
+    assert command(*arguments).returncode == 2
 
 
 def test_a_certificate_of_the_own_pki_is_taken_over(
@@ -199,14 +163,14 @@ def test_a_certificate_of_the_own_pki_is_taken_over(
     for name, pem in (("cert", own.certificate), ("key", own.key), ("ca", own.authority)):
         (tmp_path / name).write_bytes(pem)
     files = ("--certificate", str(tmp_path / "cert"), "--key", str(tmp_path / "key"))
-    assert command("enrol", *files, "--again").code == 2  # no authority
-    assert command("enrol", *files, "--ca", str(tmp_path / "ca"), "--again").code == 0
+    assert command("enrol", *files, "--again").returncode == 2  # no authority
+    assert command("enrol", *files, "--ca", str(tmp_path / "ca"), "--again").returncode == 0
     assert read_identity(site.config.site.state).external
 
 
 def test_enrolment_through_an_airlock(command: Command, site: AgentSite, tmp_path: Path) -> None:
     authority, request, reply = Authority(), tmp_path / "request", tmp_path / "reply"
-    assert command("enrol", "--offline-request", str(request), "--token", "t", "--again").code == 0
+    assert command("enrol", "--offline-request", str(request), "--token", "t", "--again").returncode == 0
     read = drop_files.read(request)
     read.verify(b"", now(), Identity("site", "a"))
     assert read.drop.enrolment.token == "t"
@@ -215,10 +179,8 @@ def test_enrolment_through_an_airlock(command: Command, site: AgentSite, tmp_pat
     content = drop_pb2.DropCertificate(certificate_pem=certificate, ca_pem=authority.ca.certificate_pem)
     drop_files.write(reply, drop_pb2.Drop(site="a", certificate=content), None, key, server)
     given = ("enrol", "--offline-certificate", str(reply), "--again", "--ca-fingerprint")
-    wrong = command(*given, Authority().ca.fingerprint)
-    assert wrong.code == 1
-    assert "fingerprint" in wrong.err
-    assert command(*given, authority.ca.fingerprint).code == 0
+    command(*given, Authority().ca.fingerprint).refused(1, "fingerprint")
+    assert command(*given, authority.ca.fingerprint).returncode == 0
     assert read_identity(site.config.site.state).certificate == certificate
 
 
@@ -226,10 +188,10 @@ def test_studies_shows_the_digest_that_is_computed_here(
     command: Command, site: AgentSite, aggregator: AggregatorDouble
 ) -> None:
     aggregator.studies = [offer(site)]
-    shown = command("studies").out
+    shown = command("studies").stdout
     assert site.terms.digest in shown
     assert "Before you approve toy" in shown
-    assert "not to be believed" not in command("studies", "--json").out
+    assert "not to be believed" not in command("studies", "--json").stdout
 
 
 def test_approve_shows_the_key_facts_records_them_and_tells_the_aggregator(
@@ -237,10 +199,9 @@ def test_approve_shows_the_key_facts_records_them_and_tells_the_aggregator(
 ) -> None:
     site.site().state.leave("toy")
     aggregator.studies = [offer(site)]
-    done = command("approve", site.terms.digest, "--approver", "Dr Ada")
-    assert done.code == 0, done.err
+    done = command("approve", site.terms.digest, "--approver", "Dr Ada").done()
     for fact in ("A toy study", "mlp", "binary", site.terms.digest, "Dr Ada"):
-        assert fact in done.out
+        assert fact in done.stdout
     assert aggregator.approved == [("toy", site.terms.digest)]
     approval = site.site().state.approval("toy")
     assert approval is not None
@@ -252,7 +213,7 @@ def test_a_digest_that_nobody_offers_is_not_approved(
     command: Command, site: AgentSite, aggregator: AggregatorDouble
 ) -> None:
     aggregator.studies = [offer(site)]
-    assert command("approve", "0" * 64, "--approver", "Dr Ada").code == 1
+    assert command("approve", "0" * 64, "--approver", "Dr Ada").returncode == 1
     assert aggregator.approved == []
 
 
@@ -261,9 +222,7 @@ def test_a_study_that_the_policy_forbids_is_not_approved(
 ) -> None:
     site.policy_path.write_text("max_rounds = 1\n")
     aggregator.studies = [offer(site)]
-    done = command("approve", site.terms.digest, "--approver", "Dr Ada")
-    assert done.code == 1
-    assert "max_rounds" in done.err
+    command("approve", site.terms.digest, "--approver", "Dr Ada").refused(1, "max_rounds")
     assert aggregator.approved == []
 
 
@@ -282,29 +241,27 @@ def test_leave_withdraws_what_was_not_sent_and_can_delete_the_models(
 def test_outbox_lists_and_shows_what_would_leave(
     command: Command, site: AgentSite, aggregator: AggregatorDouble
 ) -> None:
-    assert "empty" in command("outbox").out
+    assert "empty" in command("outbox").stdout
     wait_in_outbox(site, aggregator)
-    assert "toy.statistics.0" in command("outbox").out
-    assert "toy.statistics.0" in command("outbox", "list", "--study", "toy").out
-    shown = command("outbox", "show", "toy.statistics.0").out
+    assert "toy.statistics.0" in command("outbox").stdout
+    assert "toy.statistics.0" in command("outbox", "list", "--study", "toy").stdout
+    shown = command("outbox", "show", "toy.statistics.0").stdout
     assert "statistics.rows" in shown
     assert "waiting review" in shown
     assert "manifest" in command("outbox", "show", "toy.statistics.0", "--json").json
-    assert command("outbox", "show", "../identity").code == 1
+    assert command("outbox", "show", "../identity").returncode == 1
 
 
 def test_release_names_its_approver_and_reject_keeps_the_answer(
     command: Command, site: AgentSite, aggregator: AggregatorDouble
 ) -> None:
     wait_in_outbox(site, aggregator)
-    assert command("release", "toy.statistics.0", "--approver", " ").code == 1
-    assert command("release", "--study", "other", "--all", "--approver", "Dr Ada").code == 0
+    assert command("release", "toy.statistics.0", "--approver", " ").returncode == 1
+    assert command("release", "--study", "other", "--all", "--approver", "Dr Ada").returncode == 0
     assert site.states() == {"toy.statistics.0": "waiting_review"}
     done = command("release", "--study", "toy", "--all", "--approver", "Dr Ada")
-    assert "released toy.statistics.0 by Dr Ada" in done.out
-    refused = command("reject", "toy.statistics.0", "--approver", "Dr Ada")
-    assert refused.code == 1
-    assert "cannot become rejected" in refused.err
+    assert "released toy.statistics.0 by Dr Ada" in done.stdout
+    command("reject", "toy.statistics.0", "--approver", "Dr Ada").refused(1, "cannot become rejected")
 
 
 def test_audit_verify_finds_a_changed_entry(command: Command, site: AgentSite) -> None:
@@ -313,9 +270,7 @@ def test_audit_verify_finds_a_changed_entry(command: Command, site: AgentSite) -
     assert command("audit", "verify", "--json").json["entries"] == 2
     log = site.config.site.state / "audit.jsonl"
     log.write_text(log.read_text().replace("study.approved", "study.forgotten"))
-    broken = command("audit", "verify")
-    assert broken.code == 1
-    assert "entry 1" in broken.err
+    command("audit", "verify").refused(1, "entry 1")
 
 
 def test_status_tells_from_the_sites_own_records(
@@ -329,39 +284,35 @@ def test_status_tells_from_the_sites_own_records(
     with site.running():
         polls = len(aggregator.polls)
         aggregator.wait_for(lambda: len(aggregator.polls) > polls)
-        assert "running, connected" in command("status").out
+        assert "running, connected" in command("status").stdout
 
 
 def test_doctor_ends_with_code_three_when_something_fails(command: Command, site: AgentSite) -> None:
-    assert command("doctor").code == 0
+    assert command("doctor").returncode == 0
     (site.folder / "patients.csv").unlink()
     done = command("doctor")
-    assert done.code == 3
-    assert "next:" in done.out
-    found = json.loads(command("doctor", "--json").out)
+    assert done.returncode == 3
+    assert "next:" in done.stdout
+    found = json.loads(command("doctor", "--json").stdout)
     assert [f["name"] for f in found if f["status"] == "fail"] == ["data"]
 
 
 def test_check_config_reports_every_fault_at_once(command: Command, site: AgentSite) -> None:
-    assert "policy: egress = review" in command("check-config").out
+    assert "policy: egress = review" in command("check-config").stdout
     site.config_path.write_text('[site]\nname = "A"\n[agregator]\n')
-    done = command("check-config")
-    assert done.code == 78
+    done = command("check-config").refused(78)
     for part in ("site.name", "site.state", "did you mean `aggregator`"):
-        assert part in done.err
+        assert part in done.stderr
 
 
 def test_check_data_counts_and_never_shows_a_row(command: Command, site: AgentSite) -> None:
     (site.folder / "plan.toml").write_text(BINARY_PLAN)
-    done = command("check-data", str(site.folder / "plan.toml"))
-    assert done.code == 0, done.err
-    assert "training rows" in done.out
+    command("check-data", str(site.folder / "plan.toml")).done("training rows")
     text = (site.folder / "patients.csv").read_text().splitlines()
     (site.folder / "patients.csv").write_text("\n".join([*text, "planted-identifier" + "," * 3]))
-    broken = command("check-data", str(site.folder / "plan.toml"), "--json")
-    assert broken.code == 1
+    broken = command("check-data", str(site.folder / "plan.toml"), "--json").refused(1)
     assert broken.json["usable"] is False
-    assert "planted-identifier" not in broken.out + broken.err
+    assert "planted-identifier" not in broken.stdout + broken.stderr
 
 
 def test_a_round_travels_as_files_through_review(
@@ -378,8 +329,7 @@ def test_a_round_travels_as_files_through_review(
 
     terms = site.terms.to_json()
     an_offer = send("offer", drop_pb2.Drop(offer=drop_pb2.DropOffer(study="toy", terms_json=terms)))
-    approved = command("approve", "--file", an_offer, "--out", str(folder / "yes"), "--approver", "Dr Ada")
-    assert approved.code == 0, approved.err
+    command("approve", "--file", an_offer, "--out", str(folder / "yes"), "--approver", "Dr Ada").done()
     approval = drop_files.read(folder / "yes")
     approval.verify(authority.ca.certificate_pem, now(), Identity("site", "a"))
     assert approval.drop.approval.terms_digest == site.terms.digest
@@ -389,20 +339,17 @@ def test_a_round_travels_as_files_through_review(
     content = drop_pb2.DropTask(task=task.SerializeToString(), terms_json=terms)
     file = send("task", drop_pb2.Drop(task=content), folder / "prior")
     reply = folder / "reply"
-    first = command("round", "run", file, "--out", str(reply), "--json")
-    assert first.code == 0, first.err
+    first = command("round", "run", file, "--out", str(reply), "--json").done()
     assert first.json["file"] is None
     assert not reply.exists()
-    assert command("release", "toy.round-1.0", "--approver", "Dr Ada").code == 0
-    assert command("round", "run", file, "--out", str(reply)).code == 0
+    assert command("release", "toy.round-1.0", "--approver", "Dr Ada").returncode == 0
+    assert command("round", "run", file, "--out", str(reply)).returncode == 0
     answer = drop_files.read(reply, folder=folder)
     answer.verify(authority.ca.certificate_pem, now(), Identity("site", "a"))
     assert pb.Answer.FromString(answer.drop.answer.answer).fit.epochs > 0
     assert answer.tensors_path is not None
     assert "answer.written_to_file" in site.actions()
-    wrong = command("round", "run", an_offer, "--out", str(reply))
-    assert wrong.code == 1
-    assert "approve --file" in wrong.err
+    command("round", "run", an_offer, "--out", str(reply)).refused(1, "approve --file")
 
 
 @pytest.mark.parametrize("fault", ["foreign signer", "other site", "other prior"])
@@ -416,9 +363,9 @@ def test_a_file_that_is_not_what_it_should_be_is_refused(
     content = drop_pb2.DropTask(task=task.SerializeToString(), terms_json=site.terms.to_json())
     drop = drop_pb2.Drop(site="b" if fault == "other site" else "a", task=content)
     drop_files.write(tmp_path / "task", drop, tmp_path / "prior", key, server)
-    done = command("round", "run", str(tmp_path / "task"), "--out", str(tmp_path / "reply"))
-    assert done.code == 1
-    assert "error (integrity)" in done.err
+    command("round", "run", str(tmp_path / "task"), "--out", str(tmp_path / "reply")).refused(
+        1, "error (integrity)"
+    )
     assert not (tmp_path / "reply").exists()
     assert site.states() == {}
 
@@ -439,9 +386,7 @@ def test_a_refusal_of_the_aggregator_reaches_the_person(
 ) -> None:
     aggregator.studies = [offer(site)]
     aggregator.refuse["Approve"] = RejectedError("the study has started without this site", hint="wait")
-    done = command("approve", site.terms.digest, "--approver", "Dr Ada")
-    assert done.code == 1
-    assert "has started without this site" in done.err
+    command("approve", site.terms.digest, "--approver", "Dr Ada").refused(1, "has started without this site")
 
 
 @contextmanager
@@ -486,5 +431,5 @@ def test_a_fit_under_way_is_abandoned_when_the_agent_is_stopped(
 
 def test_the_key_never_appears_in_what_is_printed(command: Command, site: AgentSite) -> None:
     for arguments in (("status", "--json"), ("check-config", "--json"), ("doctor", "--json")):
-        assert "PRIVATE KEY" not in command(*arguments).out
+        assert "PRIVATE KEY" not in command(*arguments).stdout
     assert key_pem(new_key())[:10] == read_identity(site.config.site.state).key[:10]

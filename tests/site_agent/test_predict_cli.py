@@ -51,10 +51,7 @@ def test_a_clinic_goes_from_the_file_and_a_fingerprint_to_predictions(home: Path
         *("predict", "--bundle", bundle.name, "--fingerprint", made.fingerprint),
         *("--data", "clinic.csv", "--out", "out.csv", "--id", "patient"),
         folder=tmp_path,
-    )
-    assert told.returncode == 0, told.stderr
-    assert "look like those of the federation" in told.stdout
-    assert "Wrote out.csv: predictions of clinic-t3-1 for all 300 rows." in told.stdout
+    ).done("look like those of the federation", "Wrote out.csv: predictions of clinic-t3-1 for all 300 rows.")
     assert IDENTIFIER not in told.stdout + told.stderr
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[0] == "patient,probability,class"
@@ -70,8 +67,7 @@ def test_a_site_fine_tunes_and_predicts_with_its_own_model(home: Path, tmp_path:
         *("personalise", "--bundle", bundle.name, "--fingerprint", made.fingerprint, "--data", "clinic.csv"),
         "--json",
         folder=tmp_path,
-    )
-    assert told.returncode == 0, told.stderr
+    ).done()
     form = json.loads(told.stdout)
     assert form["outcome"] == "helped"
     folder = tmp_path / form["folder"]
@@ -82,8 +78,7 @@ def test_a_site_fine_tunes_and_predicts_with_its_own_model(home: Path, tmp_path:
     predicted = fedmap_site(
         *("predict", "--model", folder.name, "--data", "clinic.csv", "--out", "out.parquet", "--json"),
         folder=tmp_path,
-    )
-    assert predicted.returncode == 0, predicted.stderr
+    ).done()
     answer = json.loads(predicted.stdout)
     assert (answer["personal"], answer["rows"], answer["skipped"]) == (True, 600, 0)
     assert answer["shift"]["verdict"] == "predict"
@@ -98,11 +93,7 @@ def test_an_error_is_a_sentence_a_hint_and_code_one(home: Path, tmp_path: Path) 
         *("predict", "--bundle", bundle.name, "--fingerprint", made.fingerprint),
         *("--data", "clinic.csv", "--out", "out.csv"),
         folder=tmp_path,
-    )
-    assert ended.returncode == 1
-    assert "error (data)" in ended.stderr
-    assert "values lie outside 60 to 260 mmHg: check the unit" in ended.stderr
-    assert "--skip-bad-rows" in ended.stderr
+    ).refused(1, "error (data)", "values lie outside 60 to 260 mmHg: check the unit", "--skip-bad-rows")
     assert "1350" not in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "out.csv").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,6 +37,7 @@ from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 from tests.forked_programs import run_forked
+from tests.ran import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
 IDENTIFIER = "NHS-943-476-5919"
@@ -239,7 +239,7 @@ def trained(
     return Study(plan, StudyTerms.of_plan(plan), prior, scaler, rule, data, new_release_key())
 
 
-def fedmap_site(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def fedmap_site(*arguments: str | Path, folder: Path) -> Ran:
     """The real command in a process of its own, with `folder` as its home."""
     environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
     return run_forked("fedmap-site", [*map(str, arguments)], environment, folder)
