@@ -2,7 +2,7 @@
 `fedmap.process.settings`.
 
 Secrets are never written here, only the paths of the files that hold them. Where the file leaves a key
-out, the default below holds; deploy/aggregator/config.full.toml lists every one.
+out, the default below holds; deploy/aggregator/config.full.toml explains every one.
 """
 
 from __future__ import annotations
@@ -46,22 +46,16 @@ class ServerSection(Section):
     """Where the aggregator is found, and where it keeps its state."""
 
     address: HostPort
-    """host:port as the sites dial it; the host goes into the server's certificate."""
     listen: HostPortOrOff = ""
-    """host:port to bind; empty: all interfaces, on the port of `address`."""
     state: Path
-    """A folder for this aggregator alone: identity, database, parameter files."""
     reflection: bool = False
-    """Lets grpcurl and the like list the services. Off: a closed federation has no need of it."""
     stop_seconds: Annotated[float, Gt(0), Le(600)] = 20.0
-    """How long running calls may go on after SIGTERM."""
 
 
 class DatabaseSection(Section):
     """SQLite in the state folder unless a URL, or a file that holds one, says otherwise."""
 
     url: Annotated[str, AfterValidator(_without_password)] = ""
-    """Without a password; with one, use url_file."""
     url_file: OptionalPath = None
 
     @model_validator(mode="after")
@@ -84,10 +78,8 @@ class PkiSection(Section):
     """Whose certificates: the aggregator's own authority, or files from the trust's PKI (all three then)."""
 
     server_certificate: OptionalPath = None
-    """Leaf first, then its chain; names the host of `address`, and URI:fedmap:aggregator for file drops."""
     server_key: OptionalPath = None
     client_ca: OptionalPath = None
-    """Whoever has a certificate of this authority with a fedmap: URI is known by it."""
     site_days: Annotated[int, Ge(1), Le(825)] = 90
     server_days: Annotated[int, Ge(1), Le(825)] = 397
     invitation_hours: Annotated[int, Ge(1), Le(24 * 90)] = 72
@@ -114,24 +106,15 @@ class LimitsSection(Section):
 
     max_answer_mib: Whole = 2048
     upload_seconds: Annotated[float, Gt(0)] = 3600.0
-    """For one whole upload."""
     stall_seconds: Annotated[float, Gt(0)] = 30.0
-    """Without a chunk of an upload before it is cut off."""
     slowest_kib_per_second: Annotated[float, Ge(0)] = 4.0
-    """Mean rate of an upload below which it is cut off, once stall_seconds have passed."""
     heartbeat_seconds: Annotated[float, Gt(0)] = 20.0
-    """How often agents are expected to show a sign of life."""
     silent_after_seconds: Annotated[float, Gt(0)] = 120.0
-    """Without a sign of life before a site counts as silent and is no longer waited for; at least three
-    heartbeats, so that one lost message does no harm."""
     calls_per_caller: Whole = 8
     polls: Annotated[int, Ge(1), Le(4096)] = 512
-    """Agents that may wait for a task at the same time."""
     norm_factor: Annotated[float, Gt(1)] = 20.0
-    """An update is rejected when its norm is this many times the cohort's median."""
     max_log_omega: Annotated[float, Gt(0)] = 1e9
     estimation_minutes: Annotated[float, Gt(0)] = 120.0
-    """For one computation of the centre, before it counts as hung and is ended."""
 
     @model_validator(mode="after")
     def _longer_than_a_heartbeat(self) -> Self:
@@ -148,9 +131,7 @@ class ReleaseSection(Section):
     """How bundles are signed, and for how long they hold."""
 
     key: OptionalPath = None
-    """The release key, apart from the authority's; left out: release/key.pem in the state folder."""
     valid_days: Annotated[int, Ge(1), Le(3650)] = 365
-    """Of a bundle, unless the release says otherwise."""
 
 
 class DownloadsSection(Section):
@@ -158,7 +139,6 @@ class DownloadsSection(Section):
 
     listen: HostPortOrOff = ""
     address: HostPortOrOff = ""
-    """host:port as clinics dial it; left out: the host of server.address, and the port that is bound."""
     link_hours: Annotated[int, Ge(1), Le(24 * 90)] = 72
 
     @model_validator(mode="after")
@@ -172,9 +152,7 @@ class RetentionSection(Section):
     """What is deleted by itself, and when; nothing unless it is asked for."""
 
     days_after_end: Annotated[int, Ge(0), Le(36500)] = 0
-    """After the last thing that happened in an ended study its content is deleted; 0: never."""
     keep_rounds: Annotated[int, Ge(0)] = 0
-    """Of how many of the newest rounds updates and priors are kept; 0: of all."""
 
 
 class AggregatorConfig(Section):

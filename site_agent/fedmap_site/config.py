@@ -1,7 +1,7 @@
 """The site agent's configuration: one TOML file as one frozen value. Reading it is `fedmap.process.settings`.
 
 The site's policy is a file of its own, since another person answers for it. No secret is written here. Where
-the file leaves a key out, the default below holds; deploy/site_agent/config.full.toml lists every one.
+the file leaves a key out, the default below holds; deploy/site_agent/config.full.toml explains every one.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class SiteSection(Section):
     """Who this site is, and where its agent keeps its state."""
 
     name: Annotated[str, AfterValidator(_site_name)]
-    """As the operator invited it; it becomes the certificate's name."""
     state: Path
-    """A folder for this agent alone: identity, approvals, models, outbox, audit log."""
 
 
 class AggregatorSection(Section):
@@ -64,11 +62,8 @@ class AggregatorSection(Section):
 
     address: Annotated[HostPort, AfterValidator(_dialled)]
     proxy: Annotated[str, AfterValidator(_proxy)] = ""
-    """http://host:port of an HTTP CONNECT proxy; empty: none, whatever the environment says."""
     proxy_file: OptionalPath = None
-    """Instead of `proxy`: a file that holds http://user:password@host:port, readable by the agent alone."""
     ca_bundle: OptionalPath = None
-    """PEM file of the authority that signed the aggregator's certificate; empty: that of enrolment."""
 
     @model_validator(mode="after")
     def _one_proxy(self) -> Self:
@@ -81,9 +76,7 @@ class DataSection(Section):
     """Where the patients' files are. The agent reads them and never writes them."""
 
     file: OptionalPath = None
-    """For every study that is not listed in `files`."""
     files: Mapping[str, Path] = Field(default_factory=dict)
-    """By the study's name."""
 
     def path_of(self, study: str) -> Path | None:
         """The file of a study, or None where the configuration names none."""
@@ -100,18 +93,14 @@ class AgentSection(Section):
     """How often the agent asks, and how patient it is."""
 
     poll_seconds: Annotated[float, Ge(1), Le(60)] = 25.0
-    """How long the aggregator may hold a question for work before it answers "nothing yet"."""
     heartbeat_seconds: Annotated[float, Ge(1), Le(600)] = 15.0
-    """Between signs of life while there is work."""
     longest_backoff_seconds: Annotated[float, Gt(0), Le(3600)] = 60.0
-    """Between attempts while the aggregator cannot be reached."""
 
 
 class RetentionSection(Section):
     """What is deleted by itself, and when; nothing unless it is asked for."""
 
     days_after_end: Annotated[int, Ge(0), Le(36500)] = 0
-    """After the agent saw that a study had ended, or that the site had left it; 0: never."""
 
 
 class ServeSection(Section):
@@ -119,18 +108,14 @@ class ServeSection(Section):
 
     listen: HostPortOrOff = ""
     certificate: OptionalPath = None
-    """PEM file of the hospital's own PKI, for the name that clinics open; with the chain, if there is one."""
     key: OptionalPath = None
-    """Its private key (PEM, mode 600)."""
     allow: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
-    """Networks whose addresses may see and download; empty: nobody."""
 
 
 class BundlesSection(Section):
     """Released models that this site keeps, and hands on where it wants to."""
 
     folder: OptionalPath = None
-    """Where they are kept; empty: `bundles` in the state folder."""
     serve: ServeSection = ServeSection()
 
 

@@ -48,6 +48,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def new(tmp_path: Path) -> Path:
+    """An empty folder to restore into."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def home(finished: Path, tmp_path: Path) -> Path:
     """The folder of an aggregator with a finished study."""
     folder = tmp_path / "home"
@@ -97,12 +105,10 @@ def actions(folder: Path) -> list[str]:
         store.close()
 
 
-def test_a_backup_brings_everything_back(home: Path, tmp_path: Path) -> None:
+def test_a_backup_brings_everything_back(home: Path, tmp_path: Path, new: Path) -> None:
     before = rows(home)
     made = backup(home, tmp_path / "all.backup")
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
-    new = tmp_path / "new"
-    new.mkdir()
     restored = restore(made.path, new)
     assert restored.config_written
     assert (new / "aggregator.toml").read_text() == CONFIG
@@ -118,14 +124,12 @@ def test_a_backup_brings_everything_back(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_backup_of_sqlite_can_be_restored_into_postgresql(
-    home: Path, tmp_path: Path, postgres_url: str
+    home: Path, tmp_path: Path, postgres_url: str, new: Path
 ) -> None:
     before = rows(home)
     made = backup(home, tmp_path)
     assert made.path.name.startswith("fedmap-")
     assert made.path.suffix == ".backup"
-    new = tmp_path / "new"
-    new.mkdir()
     (new / "database.url").write_text(postgres_url + "\n")
     (new / "aggregator.toml").write_text(CONFIG + '[database]\nurl_file = "database.url"\n')
     assert not restore(made.path, new).config_written
@@ -139,7 +143,9 @@ def test_a_backup_of_sqlite_can_be_restored_into_postgresql(
         restore(made.path, new)
 
 
-def test_a_backup_beside_a_service_that_writes_is_of_one_moment(home: Path, tmp_path: Path) -> None:
+def test_a_backup_beside_a_service_that_writes_is_of_one_moment(
+    home: Path, tmp_path: Path, new: Path
+) -> None:
     config, stop = config_of(home), threading.Event()
     store = make_store(config)
 
@@ -161,8 +167,6 @@ def test_a_backup_beside_a_service_that_writes_is_of_one_moment(home: Path, tmp_
         stop.set()
         writer.join()
         store.close()
-    new = tmp_path / "new"
-    new.mkdir()
     restore(made.path, new)
     (new / "check").mkdir()
     told = [line for line in rows(new) if b'["studies",{"name":"live-' in line]
@@ -171,7 +175,7 @@ def test_a_backup_beside_a_service_that_writes_is_of_one_moment(home: Path, tmp_
 
 
 def test_without_keys_no_private_key_is_in_the_file_and_the_restore_says_which_are_missing(
-    home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, new: Path
 ) -> None:
     made = backup(home, tmp_path / "public.backup", with_keys=False)
     data = made.path.read_bytes()
@@ -179,8 +183,6 @@ def test_without_keys_no_private_key_is_in_the_file_and_the_restore_says_which_a
         assert name in made.manifest.left_out
         secret = (home / "state" / name).read_bytes().split(b"PRIVATE KEY-----\n")[1].split(b"\n")[0]
         assert secret not in data
-    new = tmp_path / "new"
-    new.mkdir()
     aggregator(new, "restore", made.path).done("Put these in place", str(Path("pki") / "ca.key"))
     assert (new / "state" / "pki" / "joining.pem").exists()
 
@@ -310,12 +312,10 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
     ],
 )
 def test_a_damaged_backup_is_refused_and_nothing_is_touched(
-    home: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+    home: Path, tmp_path: Path, damage: Callable[[bytes], bytes], new: Path
 ) -> None:
     made = backup(home, tmp_path / "all.backup")
     made.path.write_bytes(damage(made.path.read_bytes()))
-    new = tmp_path / "new"
-    new.mkdir()
     for attempt in (check_backup, lambda path: restore(path, new)):
         with pytest.raises(IntegrityError, match="cannot be used as a backup"):
             attempt(made.path)
@@ -367,12 +367,10 @@ def test_a_backup_of_newer_software_is_refused_in_words(
 @pytest.mark.parametrize("point", ["restored_files", "restored_rows"])
 @pytest.mark.parametrize("outside", [False, True], ids=["database inside", "database outside"])
 def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(
-    home: Path, tmp_path: Path, point: str, outside: bool
+    home: Path, tmp_path: Path, point: str, outside: bool, new: Path
 ) -> None:
     before = rows(home)
     made = backup(home, tmp_path / "all.backup")
-    new = tmp_path / "new"
-    new.mkdir()
     if outside:
         (new / "aggregator.toml").write_text(
             CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n'
@@ -392,11 +390,9 @@ def test_a_restore_that_is_killed_is_not_served_and_can_be_run_again(
 
 
 def test_a_restore_run_again_does_not_take_the_rows_of_another_backup_for_its_own(
-    home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, new: Path
 ) -> None:
     first, second = backup(home, tmp_path / "1.backup"), backup(home, tmp_path / "2.backup")
-    new = tmp_path / "new"
-    new.mkdir()
     (new / "aggregator.toml").write_text(CONFIG + f'[database]\nurl = "sqlite:///{tmp_path / "out.db"}"\n')
     restore(first.path, new)
     restoring_mark(new / "state").touch()
@@ -417,13 +413,11 @@ def with_an_old_database(home: Path, live: Path) -> None:
 
 
 def test_an_old_database_in_the_state_folder_does_not_come_back_over_the_rows(
-    home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, new: Path
 ) -> None:
     with_an_old_database(home, tmp_path / "live.db")
     made = backup(home, tmp_path / "all.backup")
     assert not [name for name in made.manifest.files if "fedmap.db" in name]
-    new = tmp_path / "new"
-    new.mkdir()
     (new / "aggregator.toml").write_text(CONFIG)
     restore(made.path, new)
     assert actions(new)[-2:] == ["test.newer", "backup.restore"]
@@ -441,7 +435,7 @@ def test_a_database_behind_a_link_is_not_copied_beside_sqlite(home: Path, tmp_pa
 
 @pytest.mark.parametrize("name", ["fedmap.db", "fedmap.db-wal", "lock", "upkeep.lock", ".restoring"])
 def test_a_backup_with_a_file_where_the_restore_itself_writes_is_refused(
-    home: Path, tmp_path: Path, name: str
+    home: Path, tmp_path: Path, name: str, new: Path
 ) -> None:
     (home / "state" / "extra-file").write_text("old")
     made = backup(home, tmp_path / "all.backup")
@@ -453,8 +447,6 @@ def test_a_backup_with_a_file_where_the_restore_itself_writes_is_refused(
 
     data = rewritten(rename)(made.path.read_bytes())
     made.path.write_bytes(manifest_with(old.encode(), renamed.encode())(data))
-    new = tmp_path / "new"
-    new.mkdir()
     with pytest.raises(ConflictError, match="the restore itself writes there"):
         restore(made.path, new)
     assert list(new.iterdir()) == []

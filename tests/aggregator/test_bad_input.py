@@ -75,7 +75,7 @@ def test_a_state_folder_of_another_user_is_named_with_both_numbers(centre: Centr
     """As with a volume that root made, in a container that does not run as root."""
     told = f"this program runs as user {OTHER_USER}, and {centre.state} belongs to user 0 with mode 700"
     started = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "serve")
-    assert (started.returncode, told in started.stderr) == (74, True)
+    started.refused(74, told)
     assert f"chown -R {OTHER_USER} {centre.state}" in started.stderr
     doctor = as_other_user(centre.folder, "fedmap_aggregator.cli.main", "doctor", "--json").refused(3)
     (fault,) = [check for check in json.loads(doctor.stdout)["checks"] if check["status"] == "fail"]
@@ -104,9 +104,7 @@ def test_a_state_volume_that_is_not_mounted_is_no_reason_for_a_new_federation(
     shutil.rmtree(state)
     if empty:
         state.mkdir(mode=0o700)
-    ended = centre.serve()
-    assert ended.returncode == 74
-    assert "is the volume with its state folder mounted?" in ended.stderr
+    centre.serve().refused(74, "is the volume with its state folder mounted?")
     assert "is the volume with its state folder mounted?" in centre.faults()[0].hint
 
 
@@ -155,7 +153,7 @@ def test_a_full_disk_is_named_by_doctor_and_stops_the_start(centre: Centre) -> N
         with pytest.raises(StorageError, match="the disk is full"):
             before_serving(centre.config, the_time())
         ended = centre.serve()
-        assert (ended.returncode, "the disk is full" in ended.stderr) == (74, True)
+        ended.refused(74, "the disk is full")
 
 
 def test_a_port_in_use_is_named_by_doctor_and_ends_the_start(centre: Centre) -> None:
@@ -163,7 +161,7 @@ def test_a_port_in_use_is_named_by_doctor_and_ends_the_start(centre: Centre) -> 
         ended = centre.serve()
         held.close()
     told = f"cannot listen on 127.0.0.1:{centre.port}: another program uses this port"
-    assert (ended.returncode, told in ended.stderr) == (69, True)
+    ended.refused(69, told)
     assert f"sport = :{centre.port}" in ended.stderr
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", centre.port))  # taken, and not answering

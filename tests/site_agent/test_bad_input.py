@@ -83,7 +83,7 @@ def test_a_state_folder_of_another_user_is_named_with_both_numbers(hospital: Hos
     told = f"this program runs as user {OTHER_USER}, and {hospital.state} belongs to user 0 with mode 700"
     assert told in doctor.stdout
     started = as_other_user(hospital.folder, "fedmap_site.cli.main", "run")
-    assert (started.returncode, told in started.stderr) == (74, True)
+    started.refused(74, told)
     assert f"chown -R {OTHER_USER} {hospital.state}" in started.stderr
 
 
@@ -106,10 +106,7 @@ def test_a_state_volume_that_is_not_mounted_is_no_reason_to_enrol_again(hospital
     shutil.rmtree(hospital.state)
     found = hospital.doctor()
     assert (found.name, "is the volume mounted" in found.hint) == ("state folder", True)
-    ended = hospital.run()
-    assert ended.returncode == 74
-    assert f"{hospital.state} is not there" in ended.stderr
-    assert "is the volume mounted" in ended.stderr
+    hospital.run().refused(74, f"{hospital.state} is not there", "is the volume mounted")
     assert not hospital.state.exists(), "a fresh folder would hide that the volume is missing"
 
 
@@ -117,8 +114,7 @@ def test_an_empty_mount_point_asks_for_the_volume_before_it_asks_for_an_enrolmen
     shutil.rmtree(hospital.state)
     hospital.state.mkdir(mode=0o700)
     assert "is the volume with its state folder" in hospital.doctor().hint
-    ended = hospital.run()
-    assert (ended.returncode, "is the volume with its state folder" in ended.stderr) == (1, True)
+    hospital.run().refused(1, "is the volume with its state folder")
 
 
 def test_a_data_volume_that_is_not_mounted_is_named_by_doctor_and_at_the_start(hospital: Hospital) -> None:
@@ -128,8 +124,7 @@ def test_a_data_volume_that_is_not_mounted_is_named_by_doctor_and_at_the_start(h
     assert f"{hospital.data.parent} is empty. Is the disk or volume mounted?" in found.hint
     assert [finding.hint for finding in hospital.start()] == [found.hint]
     (hospital.folder / "plan.toml").write_text(BINARY_PLAN)
-    checked = agent(hospital.folder, "check-data", "plan.toml")
-    assert (checked.returncode, "Is the disk or volume mounted?" in checked.stderr) == (74, True)
+    agent(hospital.folder, "check-data", "plan.toml").refused(74, "Is the disk or volume mounted?")
 
 
 def test_a_certificate_for_another_host_is_named_by_doctor_and_by_run(hospital: Hospital) -> None:
@@ -201,7 +196,7 @@ def test_a_full_disk_is_named_by_doctor_and_stops_the_start(hospital: Hospital) 
         with pytest.raises(StorageError, match="the disk is full"):
             hospital.start()
         ended = hospital.run()
-        assert (ended.returncode, "the disk is full" in ended.stderr) == (74, True)
+        ended.refused(74, "the disk is full")
 
 
 def test_a_metrics_port_in_use_is_named_by_doctor_and_ends_the_start(
@@ -215,7 +210,7 @@ def test_a_metrics_port_in_use_is_named_by_doctor_and_ends_the_start(
         ended = hospital.run()
     told = f"cannot listen on {listen}: another program uses this port"
     assert (found.name, found.message) == ("metrics", told)
-    assert (ended.returncode, told in ended.stderr) == (69, True)
+    ended.refused(69, told)
     assert "[metrics] listen" in ended.stderr
 
 

@@ -49,6 +49,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return in_this_process("fedmap-site", cli.main, monkeypatch, capsys)
 
 
+def write_config(folder: Path, aggregator: AggregatorDouble) -> None:
+    (folder / "site.toml").write_text(
+        f'[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "{aggregator.address}"\n'
+    )
+
+
 def offer(site: AgentSite) -> pb.OfferedStudy:
     return pb.OfferedStudy(
         study="toy",
@@ -70,9 +76,7 @@ def test_a_site_enrols_with_joining_file_token_and_fingerprint(
     command: Command, tmp_path: Path, aggregator: AggregatorDouble
 ) -> None:
     joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
-    (tmp_path / "site.toml").write_text(
-        f'[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "{aggregator.address}"\n'
-    )
+    write_config(tmp_path, aggregator)
     fingerprint = aggregator.authority.ca.fingerprint
     arguments = ("enrol", "--joining", str(joining), "--token", "t", "--ca-fingerprint", fingerprint)
     command(*arguments).done("a is enrolled")
@@ -85,9 +89,7 @@ def test_enrol_if_missing_asks_for_a_certificate_once(
     command: Command, tmp_path: Path, aggregator: AggregatorDouble
 ) -> None:
     joining = aggregator.authority.joining_file(tmp_path / "joining.pem")
-    (tmp_path / "site.toml").write_text(
-        f'[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "{aggregator.address}"\n'
-    )
+    write_config(tmp_path, aggregator)
     fingerprint = aggregator.authority.ca.fingerprint
     arguments = ("enrol", "--if-missing", "--joining", str(joining), "--ca-fingerprint", fingerprint)
     first = command(*arguments, "--token", "t", "--json")

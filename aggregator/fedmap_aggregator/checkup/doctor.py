@@ -18,10 +18,9 @@ from rich.text import Text
 from fedmap.errors import FedmapError, StorageError
 from fedmap.files.durable import try_writing
 from fedmap.process.command_line import JsonValue, add_row, plain_table
-from fedmap.process.findings import Finding, failed, failed_by, passed, warned
+from fedmap.process.findings import Finding, any_failed, failed, failed_by, passed, warned
 from fedmap.process.settings import read_config
-from fedmap_aggregator.checkup import identity as doctor_identity
-from fedmap_aggregator.checkup import machine as doctor_machine
+from fedmap_aggregator.checkup import identity, machine
 from fedmap_aggregator.config import NO_CONFIG, NOT_THERE, AggregatorConfig
 from fedmap_aggregator.identity.initialise import profile_path
 from fedmap_aggregator.identity.profile import OperatorProfile, read_profile
@@ -49,13 +48,8 @@ def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Fi
     if not state.is_dir():
         raise StorageError(f"{state} is missing", hint=NOT_THERE)
     try_writing(state)
-    checks = (
-        *_guarded("state folder", lambda: doctor_machine.state_folder(state)),
-        *_guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib)),
-        *_guarded("clock", lambda: doctor_machine.clock(state, now)),
-        *_guarded("certificates", lambda: doctor_identity.certificates(config, now)),
-    )
-    return tuple(check for check in checks if check.verdict != "ok")
+    found = (*_guarded("state folder", lambda: machine.state_folder(state)), *_kept(config, now))
+    return tuple(one for one in found if one.verdict != "ok")
 
 
 def report_table(checks: tuple[Finding, ...]) -> Table:
@@ -75,13 +69,8 @@ def report_json(checks: tuple[Finding, ...]) -> JsonValue:
     return {
         "status": worst,
         "checks": [
-            {
-                "check": check.name,
-                "status": check.verdict,
-                "finding": check.message,
-                "next_step": check.hint,
-            }
-            for check in checks
+            {"check": one.name, "status": one.verdict, "finding": one.message, "next_step": one.hint}
+            for one in checks
         ],
     }
 
@@ -89,28 +78,26 @@ def report_json(checks: tuple[Finding, ...]) -> JsonValue:
 def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime) -> Iterator[Finding]:
     """The checks of the aggregator's own machine."""
     state = config.server.state
-    yield from _guarded("state folder", lambda: doctor_machine.state_folder(state))
+    yield from _guarded("state folder", lambda: machine.state_folder(state))
     if not state.is_dir() or not os.access(state, os.R_OK | os.X_OK):
         return  # nothing in it could be looked at
-    restored = tuple(_guarded("restore", lambda: doctor_machine.restored(config)))
+    restored = tuple(_guarded("restore", lambda: machine.restored(config)))
     if restored:
         yield from restored
         return  # what is half there would only raise further alarms
-    yield from _guarded("disk space", lambda: doctor_machine.disk_space(state, config.limits.max_answer_mib))
-    yield from _guarded("clock", lambda: doctor_machine.clock(state, now))
-    yield from _guarded("certificates", lambda: doctor_identity.certificates(config, now))
-    yield from _guarded("release key", lambda: doctor_identity.release_key(config))
-    yield from _guarded("database", lambda: doctor_machine.database(config))
-    yield from _guarded("downloads", lambda: doctor_machine.downloads(config))
-    yield from _guarded("metrics", lambda: doctor_machine.metrics(config))
+    yield from _kept(config, now)
+    yield from _guarded("release key", lambda: identity.release_key(config))
+    yield from _guarded("database", lambda: machine.database(config))
+    yield from _guarded("downloads", lambda: machine.downloads(config))
+    yield from _guarded("metrics", lambda: machine.metrics(config))
     chosen = profile or profile_path(config)
     if config.pki.external is not None and profile is None:
-        yield from _guarded("port", lambda: doctor_machine.port(config, None))
+        yield from _guarded("port", lambda: machine.port(config, None))
         return
     found: list[OperatorProfile] = []
     yield from _guarded("profile", lambda: _profile(chosen, now, found))
     reader = found[0] if found else None
-    yield from _guarded("port", lambda: doctor_machine.port(config, reader))
+    yield from _guarded("port", lambda: machine.port(config, reader))
     if reader is not None and reader.address != config.server.address:
         yield warned(
             "profile address",
@@ -119,19 +106,27 @@ def _here(config: AggregatorConfig, profile: Path | None, now: datetime.datetime
         )
 
 
+def _kept(config: AggregatorConfig, now: datetime.datetime) -> Iterator[Finding]:
+    """What is looked at before each start too."""
+    state = config.server.state
+    yield from _guarded("disk space", lambda: machine.disk_space(state, config.limits.max_answer_mib))
+    yield from _guarded("clock", lambda: machine.clock(state, now))
+    yield from _guarded("certificates", lambda: identity.certificates(config, now))
+
+
 def _elsewhere(profile: Path, now: datetime.datetime) -> Iterator[Finding]:
     """The checks of an operator's machine: the profile, then the way to the aggregator."""
     found: list[OperatorProfile] = []
     yield from _guarded("profile", lambda: _profile(profile, now, found))
     if found:
-        yield from _guarded("aggregator", lambda: doctor_machine.remote(found[0]))
+        yield from _guarded("aggregator", lambda: machine.remote(found[0]))
 
 
 def _profile(path: Path, now: datetime.datetime, found: list[OperatorProfile]) -> Iterator[Finding]:
     profile = read_profile(path)
-    checks = list(doctor_identity.operator_profile(profile, now))
+    checks = list(identity.operator_profile(profile, now))
     yield from checks
-    if all(check.verdict != "fail" for check in checks):
+    if not any_failed(checks):
         found.append(profile)
 
 

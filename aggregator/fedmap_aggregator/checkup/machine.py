@@ -128,10 +128,7 @@ def database(config: AggregatorConfig) -> Iterator[Finding]:
 def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[Finding]:
     """Free, served by this aggregator, or taken by somebody else?"""
     host, number = host_of(config.listen), port_of(config.listen)
-    local = "localhost" if host in _ANY else host
-    try:
-        socket.create_connection((local, number), timeout=_SECONDS).close()
-    except OSError:
+    if not _answers(host, number):
         yield _bindable("port", "server.listen", host, number)
         return
     if profile is None:
@@ -157,28 +154,31 @@ def port(config: AggregatorConfig, profile: OperatorProfile | None) -> Iterator[
 
 def downloads(config: AggregatorConfig) -> Iterator[Finding]:
     """The port of HTTPS downloads, where they are on: served, free, or not to be had?"""
-    listen = config.downloads.listen
-    if not listen:
-        return
-    host, number = host_of(listen), port_of(listen)
-    try:
-        socket.create_connection(("localhost" if host in _ANY else host, number), timeout=_SECONDS).close()
-    except OSError:
-        yield _bindable("downloads", "downloads.listen", host, number)
-    else:
-        yield passed("downloads", f"{listen} answers")
+    if config.downloads.listen:
+        yield _listener("downloads", config.downloads.listen, _answers)
 
 
 def metrics(config: AggregatorConfig) -> Iterator[Finding]:
     """The port of metrics and health, where it is on: served, free, or not to be had?"""
-    listen = config.metrics.listen
-    if not listen:
-        return
+    if config.metrics.listen:
+        yield _listener(
+            "metrics", config.metrics.listen, lambda host, number: is_telemetry(host, number, _SECONDS)
+        )
+
+
+def _listener(name: str, listen: str, answers: Callable[[str, int], bool]) -> Finding:
     host, number = host_of(listen), port_of(listen)
-    if is_telemetry(host, number, _SECONDS):
-        yield passed("metrics", f"{listen} answers")
-    else:
-        yield _bindable("metrics", "metrics.listen", host, number)
+    if answers(host, number):
+        return passed(name, f"{listen} answers")
+    return _bindable(name, f"{name}.listen", host, number)
+
+
+def _answers(host: str, number: int) -> bool:
+    try:
+        socket.create_connection(("localhost" if host in _ANY else host, number), timeout=_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def remote(profile: OperatorProfile) -> Iterator[Finding]:
@@ -195,9 +195,10 @@ def remote(profile: OperatorProfile) -> Iterator[Finding]:
             socket.create_connection((host, number), timeout=_SECONDS).close()
             yield passed("network", f"port {number} of {host} answers")
         except OSError as error:
+            words = (error.strerror or str(error) or type(error).__name__).lower()
             yield failed(
                 "network",
-                f"port {number} of {host} does not answer: {_words(error)}",
+                f"port {number} of {host} does not answer: {words}",
                 "check that the aggregator runs and that firewalls let this machine through",
             )
             return
@@ -235,7 +236,3 @@ def _times(state: Path) -> Iterator[float]:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 yield Path(folder, name).stat().st_mtime
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error) or type(error).__name__).lower()

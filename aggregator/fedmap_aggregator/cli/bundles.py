@@ -21,6 +21,7 @@ from fedmap.process.command_line import (
     say,
 )
 from fedmap_aggregator.cli.options import Anywhere, Expires, Study, Tier
+from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
     from fedmap.contract.v1 import operator_pb2 as pb
@@ -66,8 +67,6 @@ def release_command(
     expires: Expires = None,
 ) -> None:
     """Make a signed bundle of a study's model. Repeating it gives the same one."""
-    from fedmap_aggregator.operator.message_json import message_json
-
     ends = day_after(expires)
     with given.connect() as client, say.status(f"releasing {study}"):
         done = client.release(study, round_number or 0, tier, ends)
@@ -88,7 +87,6 @@ def release_command(
 @command(bundle_app, "list")
 def list_command(given: Anywhere) -> None:
     """All released bundles, and the fingerprint of the release key."""
-    from fedmap_aggregator.operator.message_json import message_json
     from fedmap_aggregator.operator.status import plain
 
     with given.connect() as client:
@@ -126,8 +124,6 @@ def show_command(
     bundle: Annotated[str, typer.Argument(help="NAME-VERSION; or NAME, for its newest version.")],
 ) -> None:
     """One bundle with its model card."""
-    from fedmap_aggregator.operator.message_json import message_json
-
     wanted = bundle.removesuffix(".fedmap")
     with given.connect() as client:
         name, version = _split(wanted) if _BUNDLE.fullmatch(wanted) else _newest(client, wanted)
@@ -144,8 +140,6 @@ def withdraw_command(
     reason: Annotated[str, typer.Option(help="What is wrong with it, in plain words: clinics read it.")],
 ) -> None:
     """Take a bundle back for good. Sites that see the list of withdrawals refuse it."""
-    from fedmap_aggregator.operator.message_json import message_json
-
     with given.connect() as client:
         done = client.withdraw(*_split(bundle), reason)
     given.tell(
@@ -186,8 +180,6 @@ def link_command(
     ] = None,
 ) -> None:
     """Make a link for one download with a browser. It is shown once."""
-    from fedmap_aggregator.operator.message_json import message_json
-
     with given.connect() as client:
         made = client.download_link(*_split(bundle), hours or 0)
         fingerprint = client.released().key_fingerprint

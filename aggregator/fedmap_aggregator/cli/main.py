@@ -29,6 +29,7 @@ from fedmap.process.command_line import (
     version_option,
 )
 from fedmap.process.ending import run_program
+from fedmap.process.findings import any_failed
 from fedmap_aggregator.cli.bundles import bundle_app
 from fedmap_aggregator.cli.flower import import_flower_command
 from fedmap_aggregator.cli.operators import operator_app
@@ -37,6 +38,7 @@ from fedmap_aggregator.cli.rounds import round_app
 from fedmap_aggregator.cli.sites import invite_command, revoke_command, sites_command
 from fedmap_aggregator.cli.studies import POLL_SECONDS, study_app
 from fedmap_aggregator.cli.upkeep import backup_command, deletion_app, purge_command, restore_command
+from fedmap_aggregator.operator.message_json import message_json
 
 app = command_group("The federation's centre: one command to set up, one to serve, the rest to lead studies.")
 app.callback()(version_option)
@@ -138,7 +140,7 @@ def doctor_command(given: Anywhere) -> None:
         print_json(report_json(found))
     else:
         answer.print(report_table(found))
-    if any(finding.verdict == "fail" for finding in found):
+    if any_failed(found):
         raise typer.Exit(DOCTOR_FOUND_A_FAULT)
 
 
@@ -175,7 +177,6 @@ def status_command(
     ] = False,
 ) -> None:
     """Where studies stand: phase, rounds, who has answered, who is late, metrics."""
-    from fedmap_aggregator.operator.message_json import message_json
     from fedmap_aggregator.operator.watch import LineDisplay, LiveDisplay, follow, view_of
 
     with given.connect() as client:
@@ -202,8 +203,6 @@ def status_command(
 @command(audit_app, "verify")
 def audit_verify_command(given: Anywhere) -> None:
     """Check the hash chain of the audit log from its first entry."""
-    from fedmap_aggregator.operator.message_json import message_json
-
     with given.connect() as client:
         verified = client.verify_audit()
     given.tell(

@@ -10,6 +10,7 @@ import typer
 
 from fedmap.process.command_line import answer, moment, plain_table, print_json, print_text
 from fedmap_aggregator.cli.options import Anywhere, Yes
+from fedmap_aggregator.operator.message_json import message_json
 
 Site = Annotated[str, typer.Argument(help="The site's name: lower-case letters, digits, - and _.")]
 
@@ -25,7 +26,6 @@ def invite_command(
 ) -> None:
     """Invite a site: print its one-time token and what to send it. Also for a site that lost its key."""
     from fedmap_aggregator.identity.profile import read_profile
-    from fedmap_aggregator.operator.message_json import message_json
 
     address = read_profile(given.chosen_profile()).address
     with given.connect() as client:
@@ -66,7 +66,6 @@ def invite_command(
 
 def sites_command(given: Anywhere) -> None:
     """List all sites: state, certificate, last sign of life."""
-    from fedmap_aggregator.operator.message_json import message_json
     from fedmap_aggregator.operator.status import plain, span
 
     with given.connect() as client:

@@ -11,6 +11,7 @@ import typer
 from fedmap.errors import NotFoundError, StateError, UnreachableError
 from fedmap.process.command_line import command, command_group, print_aside, say
 from fedmap_aggregator.cli.options import Anywhere, Study, Yes
+from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
     from fedmap.contract.v1 import operator_pb2 as pb
@@ -32,7 +33,6 @@ def create_command(
 ) -> None:
     """Put a study up for approval by its sites. Nothing trains before the start."""
     from fedmap.study.plan import load_plan
-    from fedmap_aggregator.operator.message_json import message_json
 
     load_plan(plan)
     with given.connect() as client:

@@ -15,6 +15,7 @@ import typer
 from fedmap.process.command_line import command, command_group, moment, print_text
 from fedmap.trust.deletion_check import Authority, Certificate, Fingerprint, tell_deletion
 from fedmap_aggregator.cli.options import Anywhere, Here, Yes
+from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
     from fedmap.contract.v1 import operator_pb2 as pb
@@ -89,7 +90,6 @@ def purge_command(
     """Delete what the sites sent and what was computed in an ended study, for good, with a certificate."""
     from fedmap.files.durable import write_durably
     from fedmap.trust.deletion import SUFFIX
-    from fedmap_aggregator.operator.message_json import message_json
 
     target = out or Path(f"{study}{SUFFIX}")
     with given.connect() as client:

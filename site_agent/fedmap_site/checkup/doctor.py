@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedmap.errors import ConfigError, FedmapError, NotAllowedError, StorageError
 from fedmap.files.durable import FolderLock, try_writing
-from fedmap.process.findings import Finding, failed, failed_by, passed, warned
+from fedmap.process.findings import Finding, any_failed, failed, failed_by, passed, warned
 from fedmap.process.settings import read_config
 from fedmap.trust.certificates import CertificateFacts, certificate_facts
 from fedmap_site.checkup.network import check_way
@@ -42,7 +42,7 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
     found.append(check_policy(config))
     state = check_state(config.site.state)
     found += [*state, *check_data(config), *check_ports(config)]
-    if any(finding.name == "state folder" and finding.verdict == "fail" for finding in state):
+    if any_failed(one for one in state if one.name == "state folder"):
         return found  # there is no identity to go on with
     try:
         identity = read_identity(config.site.state)
@@ -53,7 +53,7 @@ def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:
     found += check_identity(config, identity, now)
     way = check_way(route, authority or identity.authority)
     found += way
-    if all(finding.verdict != "fail" for finding in way):
+    if not any_failed(way):
         with Connection(route, credentials_of(identity, authority)) as connection:
             found += _aggregator(connection, certificate_facts(identity.certificate), now, version)
     return found
