@@ -114,7 +114,6 @@ GRPC_MODULES = (
     "fedmap_aggregator.rpc.servicers",
     "fedmap_aggregator.rpc.server",
     "fedmap_aggregator.operator.client",
-    "fedmap_site.link.connection",
 )
 GRPC_LIBRARIES = ("grpc", "grpc_health", "grpc_reflection", "grpc_status")
 WEB_MODULES = (

@@ -21,7 +21,7 @@ from fedmap_site.policy import SitePolicy, read_policy
 from fedmap_site.state.audit_log import AuditLog
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import federation_pb2 as pb
+    from fedmap.contract.v1 import values
     from fedmap.process.telemetry import TelemetryServer
     from fedmap_site.exit.outbox import Outbox
     from fedmap_site.identity.renewal import Renewal
@@ -151,7 +151,7 @@ class _PolicyWatch:
 def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     """Run until `stop`. The state folder is this agent's alone meanwhile."""
     compute_on_one_thread()
-    from fedmap.contract.v1 import federation_pb2 as pb
+    from fedmap.contract.v1 import values
     from fedmap.process.gauges import DiskSpace
     from fedmap_site.identity.renewal import Renewal, read_authority
     from fedmap_site.link.connection import Connection
@@ -170,7 +170,7 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
         site.audit.append("agent.started", str(started.start), in_force)
         metrics = SiteMetrics()
         metrics.registry.register(DiskSpace(PREFIX, config.site.state))
-        instance = pb.AgentInstance(id=started.id, start=started.start)
+        instance = values.AgentInstance(started.id, started.start)
         counted = (metrics.received.inc, metrics.sent.inc, metrics.last_contact.set_to_current_time)
         with Connection(route, renewal.credentials(), *counted) as connection:
             agent = _join(site, instance, connection, renewal, watch, metrics, tell, stop)
@@ -185,7 +185,7 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
 
 def _join(
     site: Site,
-    instance: pb.AgentInstance,
+    instance: values.AgentInstance,
     connection: Connection,
     renewal: Renewal,
     watch: _PolicyWatch,

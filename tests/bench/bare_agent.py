@@ -9,17 +9,18 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedmap.algorithm.pooling.statistics import FeatureStatistics
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.weights import log_weight
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.files.digests import file_sha256, sha256_hex
-from fedmap.study.answer_names import answer_digest
 from fedmap.study.models import model_of
 from fedmap.study.plan import FeatureBlock, StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
@@ -42,33 +43,29 @@ class BareAgent:
     terms: StudyTerms
     connection: Connection
     folder: Path
-    instance: pb.AgentInstance = field(init=False)
+    instance: values.AgentInstance = field(init=False)
 
     def __post_init__(self) -> None:
-        self.instance = pb.AgentInstance(id=f"bench-{self.site}", start=1)
+        self.instance = values.AgentInstance(f"bench-{self.site}", 1)
         self._prepared: dict[str, Path] = {}
 
-    def next_task(self, wait_seconds: int = WAIT_SECONDS) -> pb.Task:
+    def next_task(self, wait_seconds: int = WAIT_SECONDS) -> values.Task:
         task = self.connection.next_task(self.instance, (), wait_seconds)
         if task is None:
             raise AssertionError(f"no task came for {self.site}")
         return task
 
-    def answer(self, task: pb.Task) -> pb.Receipt:
+    def answer(self, task: values.Task) -> values.Receipt:
         """Send made-up content for a task."""
-        answer = pb.Answer(
-            study=task.study,
-            task_id=task.id,
-            attempt=task.attempt,
-            site=self.site,
-            terms_digest=task.terms_digest,
-        )
-        tensors = self._content(task, answer)
+        tensors = self._tensors_for(task)
+        answer = values.Answer(task.study, task.id, task.attempt, self.site, task.terms_digest)
+        answer = replace(answer, **self._content(task))
         if tensors is not None:
-            answer.tensors_size = tensors.stat().st_size
-            answer.tensors_digest = tensors.with_suffix(".sha256").read_text()
-        receipt = self.connection.submit(answer, tensors)
-        assert receipt.answer_digest == answer_digest(answer)
+            digest = tensors.with_suffix(".sha256").read_text()
+            answer = replace(answer, tensors_size=tensors.stat().st_size, tensors_digest=digest)
+        data = wire.write(answer)
+        receipt = self.connection.submit(data, tensors)
+        assert receipt.answer_digest == sha256_hex(data)
         return receipt
 
     def prepare(self, kind: str) -> Path:
@@ -89,27 +86,23 @@ class BareAgent:
             file.write(struct.pack("<f", value))
         path.with_suffix(".sha256").write_text(file_sha256(path))
 
-    def _content(self, task: pb.Task, answer: pb.Answer) -> Path | None:
+    def _tensors_for(self, task: values.Task) -> Path | None:
+        kinds = {"statistics": "statistics", "initialise": "theta", "fit": "parameters"}
+        return self.prepare(kinds[task.kind]) if task.kind in kinds else None
+
+    def _content(self, task: values.Task) -> dict[str, Any]:
         match task.kind:
-            case pb.TASK_KIND_STATISTICS:
-                answer.statistics.rows = ROWS
-                answer.statistics.layout_digest = sha256_hex(b"bench")
-                return self.prepare("statistics")
-            case pb.TASK_KIND_INITIALISE:
-                answer.initial_model.SetInParent()
-                return self.prepare("theta")
-            case pb.TASK_KIND_FIT:
+            case "statistics":
+                return {"statistics": values.StatisticsAnswer(ROWS, sha256_hex(b"bench"))}
+            case "initialise":
+                return {"initial_model": values.InitialModelAnswer()}
+            case "fit":
                 rule = self.terms.plan.aggregation.weighting
-                answer.fit.log_omega = log_weight(rule, LOSS * ROWS, penalty=0.1, rows=ROWS)
-                answer.fit.loss = LOSS
-                answer.fit.epochs = 1
-                return self.prepare("parameters")
-            case pb.TASK_KIND_RULE:
-                answer.rule.threshold = 0.5
-                answer.rule.validation_rows = 100
-            case _:
-                answer.evaluation.SetInParent()
-        return None
+                weight = log_weight(rule, LOSS * ROWS, penalty=0.1, rows=ROWS)
+                return {"fit": values.FitAnswer(log_omega=weight, loss=LOSS, epochs=1)}
+            case "rule":
+                return {"rule": values.RuleAnswer(threshold=0.5, validation_rows=100)}
+        return {"evaluation": values.EvaluationAnswer()}
 
     def _tensors(self, kind: str) -> bytes:
         network = model_of(self.terms.plan).network
@@ -149,5 +142,5 @@ def enrol(operator: OperatorClient, joining: Path, address: str, site: str) -> E
     key = pki.new_key()
     with Connection(Route(address), Credentials(door.certificate, door.key, door.authority)) as connection:
         csr = pki.make_csr(key, Identity("site", site))
-        certificate, authority = connection.enrol(site, invitation.token, csr, "bench")
-    return Enrolled(site, Credentials(certificate, pki.key_pem(key), authority))
+        issued = connection.enrol(site, invitation.token, csr, "bench")
+    return Enrolled(site, Credentials(issued.certificate_pem, pki.key_pem(key), issued.ca_pem))

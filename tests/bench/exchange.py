@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from tests.bench.bare_agent import BareAgent
 from tests.bench.bare_stream import BareClient, bare_client, bare_server
 from tests.bench.federation import bench_federation
@@ -52,7 +52,7 @@ def measure(agents: int = 10, rounds: int = 5) -> Iterator[Row]:
     yield Row("a round of ten agents against a bare gRPC exchange", min(ours[1:]) / min(bare[1:]), 8)
 
 
-def _take_part(agent: BareAgent, task: pb.Task, folder: Path) -> pb.Task:
+def _take_part(agent: BareAgent, task: values.Task, folder: Path) -> values.Task:
     """One agent's round: fetch, send, and wait for the next task."""
     own = folder / agent.site
     own.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from tests.bench.bare_agent import BareAgent
 from tests.bench.federation import bench_federation
 from tests.bench.rows import Row
@@ -58,7 +58,7 @@ def _beat(agents: tuple[BareAgent, ...], stop: threading.Event) -> None:
         for agent in agents:
             if stop.wait(HEARTBEAT_SECONDS / len(agents)):
                 return
-            agent.connection.heartbeat(pb.HeartbeatRequest(instance=agent.instance, stage="idle"))
+            agent.connection.heartbeat(values.HeartbeatRequest(instance=agent.instance, stage="idle"))
 
 
 def _cpu_seconds(process: int) -> float:

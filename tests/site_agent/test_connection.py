@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import (
     ConflictError,
     IntegrityError,
@@ -18,14 +20,13 @@ from fedmap.errors import (
     UnreachableError,
 )
 from fedmap.files.digests import sha256_hex
-from fedmap.study.answer_names import answer_digest
 from fedmap.transport.channel_options import CHUNK
 from fedmap_site.link.connection import Connection, Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority
 
 PRIOR = os.urandom(3 * CHUNK + 17)
 DIGEST = sha256_hex(PRIOR)
-INSTANCE = pb.AgentInstance(id="one", start=1)
+INSTANCE = values.AgentInstance("one", 1)
 
 
 @pytest.fixture
@@ -41,14 +42,14 @@ def connection(aggregator: AggregatorDouble) -> Iterator[Connection]:
         yield made
 
 
-def answer_with(tensors: bytes) -> pb.Answer:
-    return pb.Answer(
+def answer_with(tensors: bytes) -> values.Answer:
+    return values.Answer(
         study="s",
         task_id="round-1",
         site="a",
         tensors_digest=sha256_hex(tensors),
         tensors_size=len(tensors),
-        fit=pb.FitAnswer(epochs=1),
+        fit=values.FitAnswer(epochs=1),
     )
 
 
@@ -64,24 +65,24 @@ def test_an_answer_of_several_chunks_arrives_whole_and_gives_a_receipt(
     path = tmp_path / "tensors"
     path.write_bytes(PRIOR)
     answer = answer_with(PRIOR)
-    receipt = connection.submit(answer, path)
-    assert receipt.answer_digest == answer_digest(answer)
-    assert aggregator.received == [(answer, PRIOR)]
+    receipt = connection.submit(wire.write(answer), path)
+    assert receipt.answer_digest == sha256_hex(wire.write(answer))
+    assert aggregator.received == [(wire.message_of(answer), PRIOR)]
 
 
 def test_an_answer_without_tensors_is_one_message(
     aggregator: AggregatorDouble, connection: Connection
 ) -> None:
-    answer = pb.Answer(study="s", task_id="round-1", failure=pb.FailureAnswer(code="data", reason="no"))
-    connection.submit(answer, None)
-    assert aggregator.received == [(answer, b"")]
+    answer = values.Answer("s", "round-1", failure=values.FailureAnswer("data", "no"))
+    connection.submit(wire.write(answer), None)
+    assert aggregator.received == [(wire.message_of(answer), b"")]
 
 
 def test_tensors_that_cannot_be_read_are_a_storage_error_not_the_aggregators_fault(
     connection: Connection, tmp_path: Path
 ) -> None:
     with pytest.raises(StorageError):
-        connection.submit(answer_with(PRIOR), tmp_path / "gone")
+        connection.submit(wire.write(answer_with(PRIOR)), tmp_path / "gone")
 
 
 def test_a_prior_arrives_as_a_checked_file(connection: Connection, tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_tasks_in_hand_are_told_to_the_aggregator(
     aggregator: AggregatorDouble, connection: Connection
 ) -> None:
     aggregator.tasks = [pb.Task(study="s", id="round-1"), pb.Task(study="s", id="round-2")]
-    held = pb.TaskInHand(study="s", task_id="round-1")
+    held = values.TaskInHand("s", "round-1")
     task = connection.next_task(INSTANCE, [held], 1)
     assert task is not None
     assert task.id == "round-2"

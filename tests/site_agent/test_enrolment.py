@@ -36,8 +36,9 @@ def test_a_site_enrols_with_a_key_that_was_made_here(tmp_path: Path) -> None:
         route = Route(aggregator.address)
         credentials = Credentials(joining.certificate, joining.key, joining.authority)
         with Connection(route, credentials) as connection:
-            certificate, authority = connection.enrol("a", "token", request.csr, "1.0")
-    settle(tmp_path / "state", accept_certificate("a", request.key, certificate, authority, now()))
+            issued = connection.enrol("a", "token", request.csr, "1.0")
+    accepted = accept_certificate("a", request.key, issued.certificate_pem, issued.ca_pem, now())
+    settle(tmp_path / "state", accepted)
     identity = read_identity(tmp_path / "state")
     assert fits(identity.key, identity.certificate)
     assert certificate_facts(identity.certificate).identity == Identity("site", "a")

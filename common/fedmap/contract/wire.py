@@ -98,6 +98,17 @@ def rpcs(service: str) -> Mapping[str, Rpc]:
     }
 
 
+def rpc_of(request: type) -> Rpc:
+    """The one call that takes this request."""
+    return _rpcs_by_request()[request]
+
+
+@lru_cache(maxsize=1)
+def _rpcs_by_request() -> Mapping[type, Rpc]:
+    names = [name for file in _FILES for name in file.DESCRIPTOR.services_by_name]
+    return {rpc.request: rpc for name in names for rpc in rpcs(name).values()}
+
+
 def service_names() -> tuple[str, ...]:
     """All services of the contract, in full, sorted."""
     return tuple(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 
 LENGTH_DELIMITED = 2  # wire type of bytes
 
@@ -18,11 +20,14 @@ def serialise_chunk(chunk: bytes) -> bytes:
     return _field(1, chunk)
 
 
-def serialise_upload(part: pb.SubmitAnswerRequest | bytes) -> bytes:
-    """A SubmitAnswerRequest: bytes are its chunk of tensors, and never become a message of protobuf."""
-    if isinstance(part, bytes):
-        return _field(2, part, present=True)
-    return part.SerializeToString()
+def answer_part(answer: bytes) -> bytes:
+    """The first SubmitAnswerRequest, of an answer that is written already."""
+    return _field(1, answer, present=True)
+
+
+def tensors_part(chunk: bytes) -> bytes:
+    """Each SubmitAnswerRequest after the first."""
+    return _field(2, chunk, present=True)
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class UploadPart:
 def read_chunk(data: bytes) -> memoryview:
     """The chunk of a FetchPriorResponse, where it lies. What a newer version adds is left to protobuf."""
     alone = _lone_field(1, data)
-    return memoryview(pb.FetchPriorResponse.FromString(data).chunk) if alone is None else alone
+    return memoryview(wire.read(values.FetchPriorResponse, data).chunk) if alone is None else alone
 
 
 def read_upload(data: bytes) -> UploadPart:

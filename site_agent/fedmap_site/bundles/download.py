@@ -38,7 +38,7 @@ from fedmap.process.settings import Section
 from fedmap_site.bundles.records import SUFFIX, split_reference
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import bundles_pb2
+    from fedmap.contract.v1 import values
     from fedmap_site.link.connection import Connection
 
 TRIES = 5
@@ -230,7 +230,7 @@ class FederationSource:
         return offset, self._connection.fetch_bundle(self._name, self._version, offset)
 
 
-def choose(offered: tuple[bundles_pb2.Bundle, ...], name: str, version: int | None) -> bundles_pb2.Bundle:
+def choose(offered: tuple[values.Bundle, ...], name: str, version: int | None) -> values.Bundle:
     """The version asked for, or the newest that stands."""
     named = [one for one in offered if one.name == name and version in (None, one.version)]
     wanted = name if version is None else f"{name}-{version}"

@@ -156,8 +156,8 @@ def _over_network(settings: SiteConfig, joining: Path, token: str, fingerprint: 
     with Connection(
         route_of(settings.aggregator), Credentials(found.certificate, found.key, trusted)
     ) as connection:
-        certificate, _ = connection.enrol(name, token, request.csr, software_version())
-    identity = accept_certificate(name, request.key, certificate, found.authority, now())
+        issued = connection.enrol(name, token, request.csr, software_version())
+    identity = accept_certificate(name, request.key, issued.certificate_pem, found.authority, now())
     return settle(settings.site.state, identity)
 
 

@@ -12,8 +12,11 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import (
     ConflictError,
     FedmapError,
@@ -76,7 +79,7 @@ class Agent:
     def __init__(
         self,
         settings: AgentSettings,
-        instance: pb.AgentInstance,
+        instance: values.AgentInstance,
         connection: Connection,
         renewal: Renewal,
         heartbeat: Heartbeat,
@@ -185,13 +188,14 @@ class Agent:
         else:
             self._heartbeat.idle()
         self._forget_what_was_approved_since(workplace)
-        declined = [pb.TaskInHand(study=s, task_id=t, attempt=a) for s, t, a in self._declined]
-        return self._connection.next_task(
+        declined = [values.TaskInHand(*key) for key in self._declined]
+        task = self._connection.next_task(
             self._instance,
             [*self._courier.in_hand(), *declined],
             int(self._settings.poll_seconds),
             self._something_else_to_do,
         )
+        return None if task is None else cast(pb.Task, wire.message_of(task))
 
     def _something_else_to_do(self) -> bool:
         if self._stop:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import cast
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1 import federation_pb2, values
 from fedmap.errors import (
     ConflictError,
     FedmapError,
@@ -72,11 +74,8 @@ class Courier:
         """Items that wait for a person."""
         return tuple(item for item in self._open.values() if item.status.state == "waiting_review")
 
-    def in_hand(self) -> list[pb.TaskInHand]:
-        return [
-            pb.TaskInHand(study=item.study, task_id=item.task_id, attempt=item.attempt)
-            for item in self._open.values()
-        ]
+    def in_hand(self) -> list[values.TaskInHand]:
+        return [values.TaskInHand(item.study, item.task_id, item.attempt) for item in self._open.values()]
 
     def counts(self) -> Mapping[str, int]:
         return Counter(item.status.state for item in self._open.values())
@@ -124,10 +123,10 @@ class Courier:
 
     def _send(self, item: OutboxItem) -> None:
         self._heartbeat.report(item.study, item.task_id, "sending")
-        answer = item.answer()
+        answer = item.answer().SerializeToString(deterministic=True)
         with self._metrics.timed("send"), self._stop.abandonable():
             receipt = self._connection.submit(answer, item.tensors_path)
-        self._outbox.mark_sent(item.id, receipt)
+        self._outbox.mark_sent(item.id, cast(federation_pb2.Receipt, wire.message_of(receipt)))
         del self._open[item.id]
         self._log.info(
             "answer_sent",

@@ -86,7 +86,7 @@ def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
     from fedmap.trust.signing import shown_fingerprint
     from fedmap_site.wiring import software_version
 
-    announced = connection.hello(software_version()).release_key
+    announced = connection.hello(software_version()).release_key_fingerprint
     if not announced:
         return ""
     shelf.pin_key(announced, "the aggregator, at first contact", now_ms())
