@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmap.algorithm.model.layers import Buffers
-from fedmap.algorithm.model.network import Network
+from fedmap.algorithm.model.network import ROWS_AT_ONCE, Network
 from fedmap.algorithm.pooling.statistics import feature_statistics, make_scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.data.streaming import FeatureFile
@@ -29,7 +29,6 @@ from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
 from fedmap.study.plan import FeatureColumn, StudyPlan, load_plan
 from fedmap.study.plan.inputs import planned_inputs
-from fedmap_site.predict.network import ROWS_AT_ONCE
 from fedmap_site.predict.rows import Predictor, ReadyModel
 from fedmap_site.predict.table import PredictOptions, predict_file
 from tests.bench.authors_step import PlainNetwork

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from fedmap.data.loading import load_site
-from fedmap.errors import ConflictError, DataError, StateError, StorageError
+from fedmap.errors import ConflictError, DataError, ModelError, StateError, StorageError
 from fedmap.scoring.evaluation import outputs, probabilities
 from fedmap_site.predict.file import FileFormat
-from fedmap_site.predict.rows import ReadyModel, shared_model
+from fedmap_site.predict.rows import Predictor, ReadyModel, shared_model
 from fedmap_site.predict.table import PredictionRun, PredictOptions, predict_file
 from tests.site_agent.tier_bundles import IDENTIFIER, ROOT, Kind, patients, trained, write_table
 
@@ -94,6 +94,15 @@ def test_survival_gets_the_risk_at_the_plans_horizon(home: Path, tmp_path: Path)
     np.testing.assert_allclose([float(row["log_hazard"]) for row in rows], eta.numpy(), atol=1e-6, rtol=0)
     assert risk.min() > 0.02
     assert risk.max() < 1.0
+
+
+@pytest.mark.parametrize(("wider", "value", "words"), [(1, 0.0, "inputs"), (0, torch.inf, "not finite")])
+def test_rows_of_another_width_and_outputs_that_are_no_numbers_are_refused(
+    home: Path, wider: int, value: float, words: str
+) -> None:
+    ready = ready_of(home)
+    with pytest.raises(ModelError, match=words):
+        Predictor(ready).predict(torch.full((3, ready.model.network.inputs + wider), value))
 
 
 def test_neither_the_label_nor_the_order_of_columns_matters(home: Path, tmp_path: Path) -> None:

@@ -29,15 +29,13 @@ from fedmap.metrics.thresholds import choose_threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.study.plan import StudyPlan
 
-ROWS_AT_ONCE = 4096
 _ROUNDED_RULES = ("youden", "sensitivity")  # their threshold is the probability of one validation row
 _DECIMALS = 2
 
 
 def outputs(model: Model, parameters: SiteParameters, features: Tensor) -> Tensor:
-    """(rows, inputs) → (rows, outputs), a block of rows at a time."""
-    blocks = torch.split(features, ROWS_AT_ONCE)
-    return torch.cat([model.network.predict_one(parameters.theta, parameters.buffers, x) for x in blocks])
+    """(rows, inputs) → (rows, outputs)."""
+    return model.network.predict_rows(parameters.theta, parameters.buffers, features)
 
 
 def probabilities(model: Model, raw: Tensor) -> Tensor:

@@ -19,11 +19,10 @@ from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.pooling.baseline import Baseline
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.errors import StateError
+from fedmap.errors import ModelError, StateError
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.shift.reference import Reference
 from fedmap.study.plan import StudyPlan
-from fedmap_site.predict.network import PredictionNetwork
 
 if TYPE_CHECKING:
     from fedmap.bundles.verification import VerifiedBundle
@@ -121,13 +120,12 @@ class Predictor:
         """`scaler` stands in where rows are scaled by their own statistics."""
         self.ready = ready
         self.scaler = scaler or ready.scaler
-        self._network = PredictionNetwork(ready.model.network, ready.parameters, self.scaler)
         self._horizon = _at_horizon(ready)
 
     def predict(self, features: Tensor) -> Predictions:
         """(rows, inputs) as they are checked, not scaled."""
         with torch.inference_mode():
-            raw = self._network.outputs(features)
+            raw = self._outputs(features)
             kind = self.ready.plan.task.kind
             if kind == "cox":
                 return Predictions(self._survival(raw[:, 0]), None)
@@ -136,6 +134,22 @@ class Predictor:
             by_class = torch.softmax(raw.double(), -1).numpy()
             columns = {name: by_class[:, at] for at, name in enumerate(self.ready.columns)}
             return Predictions(columns, np.argmax(by_class, axis=1))
+
+    def _outputs(self, features: Tensor) -> Tensor:
+        """The network's. One that is no finite number is an error."""
+        network, parameters = self.ready.model.network, self.ready.parameters
+        if features.ndim != 2 or features.shape[1] != network.inputs:
+            raise ModelError(
+                f"the model has {network.inputs} inputs, and the rows have {features.shape[-1]}",
+                hint="Check the rows against the bundle's own plan.",
+            )
+        raw = network.predict_rows(parameters.theta, parameters.buffers, self.scaler.apply(features))
+        if not bool(torch.isfinite(raw).all()):
+            raise ModelError(
+                "the model gives values that are not finite for some rows",
+                hint="Check the ranges of the columns; if they are right, tell who released the bundle.",
+            )
+        return raw
 
     def _binary(self, raw: Tensor) -> Predictions:
         logit = raw[:, 0].double()

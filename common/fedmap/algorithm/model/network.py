@@ -27,6 +27,8 @@ from fedmap.algorithm.model.parameters import ParameterSpec
 from fedmap.algorithm.seeding import torch_stream
 from fedmap.errors import ModelError
 
+ROWS_AT_ONCE = 4096
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -145,6 +147,10 @@ class Network:
         """Outputs (B, outputs) of a single model θ (d,) on rows (B, inputs)."""
         one = Buffers(buffers.mean[None], buffers.variance[None], buffers.count[None])
         return self.predict(theta[None], one, x[None])[0]
+
+    def predict_rows(self, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
+        """The same for any number of rows, a block at a time."""
+        return torch.cat([self.predict_one(theta, buffers, part) for part in torch.split(x, ROWS_AT_ONCE)])
 
     def moved_buffers(self, before: Buffers, at: Pass) -> Buffers:
         """Running statistics after a training pass, with torch's momentum of 0.1."""
