@@ -14,9 +14,9 @@ _FOLDER = Path(__file__).parent / "templates"
 class Pages:
     """The templates of one application, all under the same heading."""
 
-    def __init__(self, heading: str) -> None:
+    def __init__(self, heading: str, folder: Path = _FOLDER) -> None:
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_FOLDER),
+            loader=jinja2.FileSystemLoader(folder),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,

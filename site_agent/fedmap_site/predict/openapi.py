@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from fedmap_site.predict.rows import CLASS, LOG_HAZARD, RISK, ReadyModel
-from fedmap_site.predict.service import MOST_ROWS, ROWS, SKIP, Form, columns_form
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+from pydantic.json_schema import models_json_schema
+
+from fedmap_site.predict.rows import CLASS, LOG_HAZARD, ReadyModel
+from fedmap_site.predict.service import MOST_ROWS, ROWS, SKIP, Form, columns_form, outputs_in_words
 
 _JSON = "application/json"
+Fields = dict[str, tuple[Any, Form]]  # name → (type, what pydantic's `Field` takes)
+
+
+class NoPrediction(BaseModel):
+    row: PositiveInt
+    reason: str
+
+
+class Problem(BaseModel):
+    code: str
+    message: str
+    hint: str
+    problems: list[str] = []
 
 
 def openapi(ready: ReadyModel, software_version: str) -> Form:
     """OpenAPI 3.1."""
-    problem = {
-        "description": "Refused; why, and what to do.",
-        "content": {_JSON: {"schema": _ref("Problem")}},
-    }
+    problem = {"description": "Refused; why, and what to do.", "content": _content("Problem")}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -28,11 +43,11 @@ def openapi(ready: ReadyModel, software_version: str) -> Form:
                 "post": {
                     "operationId": "predict",
                     "summary": f"Predictions for up to {MOST_ROWS:,} rows",
-                    "requestBody": {"required": True, "content": {_JSON: {"schema": _ref("Request")}}},
+                    "requestBody": {"required": True, "content": _content("Request")},
                     "responses": {
                         "200": {
                             "description": "One prediction per row, in the rows' order.",
-                            "content": {_JSON: {"schema": _ref("Answer")}},
+                            "content": _content("Answer"),
                         },
                         **dict.fromkeys(("401", "410", "413", "415", "422"), problem),
                     },
@@ -62,92 +77,48 @@ def openapi(ready: ReadyModel, software_version: str) -> Form:
 
 
 def _schemas(ready: ReadyModel) -> Form:
-    columns = columns_form(ready)
-    row = {"type": "integer", "minimum": 1}
-    numbers = {name: _number(name, ready) for name in ready.columns}
-    label = {CLASS: {"type": "string", "enum": list(ready.labels)}} if ready.labels else {}
-    return {
-        "Request": {
-            "type": "object",
-            "required": [ROWS],
-            "additionalProperties": False,
-            "properties": {
-                ROWS: {"type": "array", "minItems": 1, "maxItems": MOST_ROWS, "items": _ref("Row")},
-                SKIP: {
-                    "type": "boolean",
-                    "default": False,
-                    "description": "Rows that cannot be predicted get a reason instead of an error.",
-                },
-            },
-        },
-        "Row": {
-            "type": "object",
-            "required": [column["name"] for column in columns],
-            "properties": {column["name"]: _column(column) for column in columns},
-        },
-        "Answer": {
-            "type": "object",
-            "required": ["model", "personal", "rows", "skipped", "problems", "predictions"],
-            "properties": {
-                "model": {"type": "string"},
-                "personal": {"type": "boolean"},
-                "rows": row,
-                "skipped": {"type": "integer", "minimum": 0},
-                "problems": {"type": "array", "items": {"type": "string"}},
-                "predictions": {
-                    "type": "array",
-                    "items": {"oneOf": [_ref("Prediction"), _ref("NoPrediction")]},
-                },
-            },
-        },
-        "Prediction": {
-            "type": "object",
-            "required": ["row", *numbers, *label],
-            "properties": {"row": row, **numbers, **label},
-        },
-        "NoPrediction": {
-            "type": "object",
-            "required": ["row", "reason"],
-            "properties": {"row": row, "reason": {"type": "string"}},
-        },
-        "Problem": {
-            "type": "object",
-            "required": ["code", "message", "hint"],
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "hint": {"type": "string"},
-                "problems": {"type": "array", "items": {"type": "string"}},
-            },
-        },
+    words = outputs_in_words(ready)
+    label = {CLASS: (Literal[ready.labels], {"description": words[CLASS]})} if ready.labels else {}
+    numbers = {name: _number(name, words[name]) for name in ready.columns}
+    row = _model("Row", {column["name"]: _cell(column) for column in columns_form(ready)})
+    prediction = _model("Prediction", {"row": (PositiveInt, {}), **numbers, **label})
+    reasons = "Rows that cannot be predicted get a reason instead of an error."
+    rows: Fields = {ROWS: (list[row], {"min_length": 1, "max_length": MOST_ROWS})}  # type: ignore[valid-type]
+    request = _model("Request", rows | {SKIP: (bool, {"default": False, "description": reasons})})
+    told = {"model": str, "personal": bool, "rows": PositiveInt, "skipped": NonNegativeInt}
+    lists = {"problems": list[str], "predictions": list[prediction | NoPrediction]}  # type: ignore[valid-type]
+    answer = _model("Answer", {name: (kind, {}) for name, kind in (told | lists).items()})
+    _, found = models_json_schema(
+        [(model, "validation") for model in (request, answer, Problem)],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas: Form = found["$defs"]
+    return schemas
+
+
+def _model(name: str, fields: Fields) -> Any:
+    """Columns may have any name, so the fields have names of their own."""
+    own: dict[str, Any] = {
+        f"field_{at}": (kind, Field(**{"alias": alias, "title": alias, **told}))
+        for at, (alias, (kind, told)) in enumerate(fields.items())
     }
+    extra: Literal["forbid", "ignore"] = "forbid" if name == "Request" else "ignore"
+    return create_model(name, __config__=ConfigDict(extra=extra), **own)
 
 
-def _column(column: Form) -> Form:
+def _cell(column: Form) -> tuple[Any, Form]:
     """A category may be given as text or as a number; null is an empty cell."""
     if column["kind"] == "category":
-        return {
-            "type": ["string", "number", "boolean", "null"],
-            "description": f"One of {', '.join(column['categories'])}.",
-        }
-    schema: Form = {"type": ["number", "null"]}
-    if column["range"] is not None:
-        schema |= {"minimum": column["range"][0], "maximum": column["range"][1]}
-    if column["unit"] is not None:
-        schema["description"] = f"In {column['unit']}."
-    return schema
+        return str | float | bool | None, {"description": f"One of {', '.join(column['categories'])}."}
+    told = {} if column["unit"] is None else {"description": f"In {column['unit']}."}
+    low, high = column["range"] or (None, None)
+    return Annotated[float, Field(ge=low, le=high)] | None, told
 
 
-def _number(name: str, ready: ReadyModel) -> Form:
-    if name == LOG_HAZARD:
-        return {"type": "number", "description": "The model's own score; higher is riskier."}
-    told = "Probability of the positive class."
-    if name == RISK:
-        told = f"Risk of the event within {ready.plan.task.horizon:g} {ready.plan.task.time_unit}."
-    elif ready.plan.task.kind == "multiclass":
-        told = "Probability of this class."
-    return {"type": "number", "minimum": 0, "maximum": 1, "description": told}
+def _number(name: str, words: str) -> tuple[Any, Form]:
+    limits = {} if name == LOG_HAZARD else {"ge": 0, "le": 1}
+    return float, {"description": words, **limits}
 
 
-def _ref(name: str) -> Form:
-    return {"$ref": f"#/components/schemas/{name}"}
+def _content(name: str) -> Form:
+    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}

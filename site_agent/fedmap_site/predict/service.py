@@ -14,7 +14,7 @@ from fedmap.data.feature_rows import Cell, FeatureRows, check_records
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import DataError, LimitError, StateError
 from fedmap.study.plan import FeatureBlock
-from fedmap_site.predict.rows import CLASS, Predictor, ReadyModel
+from fedmap_site.predict.rows import CLASS, LOG_HAZARD, RISK, Predictor, ReadyModel
 
 MOST_ROWS = 10_000
 ROWS, SKIP = "rows", "skip_bad_rows"
@@ -96,6 +96,25 @@ class PredictionService:
             answers.append(answer)
             at += 1
         return answers
+
+
+def outputs_in_words(ready: ReadyModel) -> dict[str, str]:
+    """What each entry of a prediction means."""
+    task, threshold, words = ready.plan.task, ready.rule.threshold, {}
+    for name in ready.columns:
+        words[name] = "Probability of this class."
+        if name == RISK:
+            words[name] = f"Risk of the event within {task.horizon:g} {task.time_unit}, from 0 to 1."
+        elif name == LOG_HAZARD:
+            words[name] = "The model’s own score; higher is riskier."
+        elif task.kind == "binary":
+            words[name] = f"Probability of {ready.labels[1]}, from 0 to 1."
+    if threshold is not None:
+        other, positive = ready.labels
+        words[CLASS] = f"{positive} where the probability is {threshold.value:.4g} or more, else {other}."
+    elif ready.labels:
+        words[CLASS] = "The most probable class."
+    return words
 
 
 def columns_form(ready: ReadyModel) -> list[Form]:
