@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmap.algorithm.examples import Examples
-from fedmap.algorithm.model.layers import BatchNorm, Dropout, Layer, Linear
+from fedmap.algorithm.model.layers import BatchNorm, Dropout, Layer, Linear, Relu
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.settings import FedmapSettings
 
@@ -56,8 +56,10 @@ def plain_layers(layers: Sequence[Layer]) -> nn.Sequential:
                 made.append(nn.BatchNorm1d(layer.channels))
             case Dropout():
                 made.append(nn.Dropout(layer.rate))
-            case _:
+            case Relu():
                 made.append(nn.ReLU())
+            case _:
+                raise TypeError(f"{type(layer).__name__} has no counterpart in torch.nn here")
     return nn.Sequential(*made)
 
 
