@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
 from fedmap.process.gauges import DiskSpace
 from fedmap_aggregator.metrics import PREFIX as AGGREGATOR
@@ -28,23 +26,6 @@ DASHBOARD = MONITORING / "grafana" / "dashboards" / "fedmap.json"
 _METRIC = re.compile(r"\bfedmap_[a-z_]+")
 
 
-@dataclass(frozen=True)
-class Alert:
-    """One rule of alerts.yml."""
-
-    name: str
-    expression: str
-    severity: str
-
-
-@dataclass(frozen=True)
-class Query:
-    """One expression of the dashboard, as Prometheus gets it."""
-
-    panel: str
-    expression: str
-
-
 def program(name: str) -> str:
     """The path of a real tool, or the test is skipped with what is missing."""
     found = shutil.which(name)
@@ -57,13 +38,9 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def alerts() -> tuple[Alert, ...]:
-    groups = read_yaml(MONITORING / "alerts.yml")["groups"]
-    return tuple(
-        Alert(rule["alert"], rule["expr"], rule["labels"]["severity"])
-        for group in groups
-        for rule in group["rules"]
-    )
+def alerts() -> list[dict[str, Any]]:
+    """The rules of alerts.yml."""
+    return [rule for group in read_yaml(MONITORING / "alerts.yml")["groups"] for rule in group["rules"]]
 
 
 def dashboard() -> dict[str, Any]:
@@ -71,33 +48,24 @@ def dashboard() -> dict[str, Any]:
     return read
 
 
-def queries() -> Iterator[Query]:
-    """Of every panel, with all studies chosen."""
-    for panel in dashboard()["panels"]:
-        for target in panel.get("targets", ()):
-            filled = target["expr"].replace("$study", ".*").replace("$__rate_interval", "1m")
-            yield Query(panel["title"], filled)
+def queries() -> list[str]:
+    """Of every panel, as Prometheus gets them, with all studies chosen."""
+    targets = [target for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    return [one["expr"].replace("$study", ".*").replace("$__rate_interval", "1m") for one in targets]
 
 
 def used_metrics(expressions: Iterable[str]) -> set[str]:
     return {name for expression in expressions for name in _METRIC.findall(expression)}
 
 
-def existing_metrics() -> dict[str, str]:
-    """Names as they are written in a query, with their help: all that both services can show."""
+def existing_metrics() -> set[str]:
+    """Names as they are written in a query: all that both services can show."""
     centre, site = AggregatorMetrics(), SiteMetrics()
     centre.registry.register(
         StudyMetrics(lambda: (), lambda _: Presence(heard_at=0), lambda _: Progress(), lambda: 0)
     )
     centre.registry.register(DiskSpace(AGGREGATOR, ROOT))
     site.registry.register(DiskSpace(SITE, ROOT))
-    return _names(centre.registry) | _names(site.registry)
-
-
-def _names(registry: CollectorRegistry) -> dict[str, str]:
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-    return {
-        family.name + suffix: family.documentation
-        for family in registry.collect()
-        for suffix in suffixes.get(family.type, ("",))
-    }
+    families = [*centre.registry.collect(), *site.registry.collect()]
+    return {one.name + suffix for one in families for suffix in suffixes.get(one.type, ("",))}
