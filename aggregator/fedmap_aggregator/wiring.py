@@ -29,8 +29,8 @@ from fedmap.web.https_server import HttpsServer
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.estimation.desk import EstimationDesk
 from fedmap_aggregator.estimation.process import EstimationWorker
+from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.intake import AnswerIntake
-from fedmap_aggregator.gate.updates import GateLimits
 from fedmap_aggregator.identity.callers import IdentityResolver, SiteStanding
 from fedmap_aggregator.identity.initialise import load_authority
 from fedmap_aggregator.identity.release_key import load_release_key

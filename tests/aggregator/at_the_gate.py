@@ -10,11 +10,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedmap.algorithm.pooling.statistics import FeatureStatistics
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer
 from fedmap.errors import RejectedError
 from fedmap.study.course.state import TaskKind
 from fedmap.study.tensors.parameter_files import encode_statistics
-from fedmap_aggregator.gate.updates import CheckedAnswer, GateLimits, check_answer
+from fedmap_aggregator.gate.headers import GateLimits
+from fedmap_aggregator.gate.updates import CheckedAnswer, check_answer
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small
 
@@ -34,7 +37,9 @@ def checked(
     with TemporaryDirectory() as folder:
         path = made.at(Path(folder), tensors) if tensors else None
         asked = made.task(kind, round_number)
-        return check_answer(study.terms, study.model, asked, message, path, LIMITS, cohort_norm)
+        return check_answer(
+            study.terms, study.model, asked, wire.value_of(Answer, message), path, LIMITS, cohort_norm
+        )
 
 
 def fit(

@@ -22,8 +22,8 @@ from fedmap.trust.pki import CertificateAuthority, Identity, certificate_facts, 
 from fedmap_aggregator.course.messages import Request, Result
 from fedmap_aggregator.estimation.desk import EstimationDesk
 from fedmap_aggregator.estimation.worker import estimate
+from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.intake import AnswerIntake
-from fedmap_aggregator.gate.updates import GateLimits
 from fedmap_aggregator.identity.callers import Caller, IdentityResolver
 from fedmap_aggregator.identity.release_key import make_release_key, read_release_key
 from fedmap_aggregator.metrics import AggregatorMetrics

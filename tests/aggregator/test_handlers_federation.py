@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, Receipt
 from fedmap.errors import (
     ConflictError,
     IncompatibleError,
@@ -31,6 +33,12 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
 @pytest.fixture
 def pair(centre: Centre) -> tuple[Site, Site]:
     return centre.enrolled("north"), centre.enrolled("south")
+
+
+def begun(centre: Centre, answer: pb.Answer) -> Upload | Receipt:
+    """What the intake makes of an answer of north."""
+    data = answer.SerializeToString(deterministic=True)
+    return centre.intake.begin("north", wire.read(Answer, data), data)
 
 
 def test_versions_that_do_not_overlap_are_refused(centre: Centre, pair: tuple[Site, Site]) -> None:
@@ -127,7 +135,7 @@ def test_two_copies_at_the_same_time_are_one_answer(centre: Centre, pair: tuple[
     task = pair[0].next_task()
     assert task is not None
     answer, tensors = scripted(study, task, "north")
-    first, second = (centre.intake.begin("north", answer) for _ in range(2))
+    first, second = (begun(centre, answer) for _ in range(2))
     assert isinstance(first, Upload)
     assert isinstance(second, Upload)
     with first, second:
@@ -149,7 +157,7 @@ def test_two_different_answers_at_the_same_time_are_a_conflict(
     other = pb.Answer()
     other.CopyFrom(answer)
     other.statistics.rows = 41
-    first, second = centre.intake.begin("north", answer), centre.intake.begin("north", other)
+    first, second = begun(centre, answer), begun(centre, other)
     assert isinstance(first, Upload)
     assert isinstance(second, Upload)
     with first, second:

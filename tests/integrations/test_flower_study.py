@@ -166,7 +166,7 @@ def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_
     first, second, third, last = strategy.rounds
     (missing,) = third.absent
     assert first.weights.keys() == second.weights.keys() == third.weights.keys() == sites
-    assert (second.metrics()["answered"], third.metrics()["answered"]) == (len(sites), len(sites) - 1)
+    assert (second.summary.answered, third.summary.answered) == (len(sites), len(sites) - 1)
     assert (first.absent, second.absent, last.absent) == ((), (), ())
     told = status_of(strategy, run_told(strategy)).history[2]
     assert (told.answered, list(told.absent)) == (len(sites) - 1, [missing])

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import Answer, FitAnswer, RuleAnswer, StatisticsAnswer
 from fedmap.errors import StorageError
+from fedmap.study.answers import C, content_as
 from fedmap.study.course.events import Compute, Computed
 from fedmap.study.course.questions import participants
 from fedmap.study.course.state import StudyState
@@ -89,26 +89,19 @@ def request_for(
             f"{compute.task_id} of {state.study} counts {len(missing)} answer(s) that are not stored",
             hint="the database was changed by hand, or is an older copy: restore it from a backup",
         )
-    stored = [(site, message_of(rows[site]), rows[site].tensors_digest) for site in compute.sites]
+    stored = [rows[site] for site in compute.sites]
     text = terms.to_json()
     match compute.kind:
         case "statistics":
-            return PoolStatistics(
-                text,
-                tuple(
-                    SiteStatistics(site, answer.statistics.rows, answer.statistics.layout_digest, tensors)
-                    for site, answer, tensors in stored
-                ),
-            )
+            return PoolStatistics(text, tuple(map(_site_statistics, stored)))
         case "initialise":
-            return InitialPrior(text, _scaler(state, results), stored[0][2])
+            return InitialPrior(text, _scaler(state, results), stored[0].tensors_digest)
         case "fit":
-            stored += [(row.site, message_of(row), row.tensors_digest) for row in absent]
-            updates = (SiteUpdate(site, answer.fit.log_omega, tensors) for site, answer, tensors in stored)
-            return NextPrior(text, compute.round, state.prior_digest, tuple(updates))
+            updates = tuple(map(_site_update, (*stored, *absent)))
+            return NextPrior(text, compute.round, state.prior_digest, updates)
         case "rule":
             names = next((step_of(row).input_names for row in results if row.task == "statistics"), ())
-            return PoolRule(text, tuple(_site_rule(site, answer, t) for site, answer, t in stored), names)
+            return PoolRule(text, tuple(map(_site_rule, stored)), names)
         case "evaluate":
             return None
 
@@ -144,9 +137,9 @@ def outcome_of(
     return event, row
 
 
-def message_of(row: AnswerRow) -> pb.Answer:
-    """The answer as the site sent it."""
-    return pb.Answer.FromString(row.answer)
+def told_in(row: AnswerRow, kind: type[C]) -> C:
+    """What the site told, in an answer that the gate let in."""
+    return content_as(kind, wire.read(Answer, row.answer))
 
 
 def rounds_before(number: int) -> tuple[str, ...]:
@@ -171,30 +164,43 @@ def _scaler(state: StudyState, results: Iterable[ResultRow]) -> str:
     )
 
 
-def _site_rule(site: str, answer: pb.Answer, tensors: str) -> SiteRule:
-    rule = answer.rule
-    threshold = rule.threshold if rule.HasField("threshold") else None
-    return SiteRule(site, threshold, rule.validation_rows, rule.joined_intervals, tensors, rule.reference)
+def _site_statistics(row: AnswerRow) -> SiteStatistics:
+    told = told_in(row, StatisticsAnswer)
+    return SiteStatistics(row.site, told.rows, told.layout_digest, row.tensors_digest)
+
+
+def _site_update(row: AnswerRow) -> SiteUpdate:
+    log_omega = told_in(row, FitAnswer).log_omega
+    assert log_omega is not None  # an accepted fit has one
+    return SiteUpdate(row.site, log_omega, row.tensors_digest)
+
+
+def _site_rule(row: AnswerRow) -> SiteRule:
+    told = told_in(row, RuleAnswer)
+    return SiteRule(
+        row.site,
+        told.threshold,
+        told.validation_rows,
+        told.joined_intervals,
+        row.tensors_digest,
+        told.reference,
+    )
 
 
 def _input_names(compute: Compute, result: PooledStatistics, answers: Sequence[AnswerRow]) -> tuple[str, ...]:
     """Of the sites that were pooled, which have them all in common."""
     for row in answers:
         if row.status == "accepted" and row.site in compute.sites and row.site not in result.excluded:
-            names = message_of(row).statistics.input_names
+            names = told_in(row, StatisticsAnswer).input_names
             if names:
-                return tuple(names)
+                return names
     return ()
 
 
 def _summary(
     state: StudyState, compute: Compute, result: EstimatedRound, answers: Sequence[AnswerRow]
 ) -> RoundSummary:
-    fits = [
-        wire.value_of(values.FitAnswer, message_of(row).fit)
-        for row in answers
-        if row.status in ("accepted", "abstained")
-    ]
+    fits = [told_in(row, FitAnswer) for row in answers if row.status in ("accepted", "abstained")]
     members = sum(member.membership == "approved" for member in state.members.values())
     made = PriorMade(result.weights, result.penalty, result.convex_penalty)
     return summary_of(compute.round, members, len(compute.sites), made, fits)

@@ -7,8 +7,10 @@ mean lies elsewhere, more events than rows, a count below the plan's own floor, 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import EvaluationAnswer, RiskBin, StatisticsAnswer, SubgroupScore
 from fedmap.scoring.calibration_bins import BINS, bin_range
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.shift.told.terms import ReferenceTerms, check_reference
@@ -23,9 +25,9 @@ _ROUNDING = 1e-6
 _FLOOR = "the plan's limits.min_cell holds for every site: update the agent, and keep its policy's floor"
 
 
-def check_inputs(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
+def check_inputs(plan: StudyPlan, answer: StatisticsAnswer) -> None:
     """The names of the model's inputs, where they are sent: as the plan has them, and as the digest says."""
-    names = list(answer.input_names)
+    names = answer.input_names
     if not names:
         return
     demand(
@@ -43,19 +45,19 @@ def check_inputs(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
     for feature in plan.features:
         if isinstance(feature, FeatureBlock):
             here = names[at : at + feature.columns]
-            fits = here == sorted(here) and all(name.startswith(feature.prefix) for name in here)
+            fits = list(here) == sorted(here) and all(name.startswith(feature.prefix) for name in here)
         else:
-            own = [feature.name]
+            here = (feature.name,)
             if feature.kind == "category":
-                own = [f"{feature.name}={category}" for category in feature.categories[1:]]
-            here, fits = own, names[at : at + len(own)] == own
+                here = tuple(f"{feature.name}={category}" for category in feature.categories[1:])
+            fits = names[at : at + len(here)] == here
         demand(fits, "the inputs' names are not those of the plan's features", SAME_VERSION)
         at += len(here)
 
 
-def check_counts(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
+def check_counts(plan: StudyPlan, answer: StatisticsAnswer) -> None:
     """Events and empty cells."""
-    if answer.HasField("events"):
+    if answer.events is not None:
         demand(plan.task.kind != "multiclass", "a multiclass task has no count of events", SAME_VERSION)
         demand(answer.events <= answer.rows, "there are more events than rows", SAME_VERSION)
         _check_floor(plan, answer.events, "events")
@@ -65,8 +67,9 @@ def check_counts(plan: StudyPlan, answer: pb.StatisticsAnswer) -> None:
     fits = [one.feature for one in answer.missing] == features
     demand(fits, "empty cells are not counted by the plan's features", SAME_VERSION)
     for one in answer.missing:
-        demand(one.cells <= one.of <= _MOST_CELLS, "more cells are empty than there are", SAME_VERSION)
-        _check_floor(plan, one.cells, "empty cells")
+        cells = one.cells or 0
+        demand(cells <= one.of <= _MOST_CELLS, "more cells are empty than there are", SAME_VERSION)
+        _check_floor(plan, cells, "empty cells")
 
 
 def check_reference_terms(plan: StudyPlan, terms: ReferenceTerms, most_rows: int) -> None:
@@ -77,33 +80,30 @@ def check_reference_terms(plan: StudyPlan, terms: ReferenceTerms, most_rows: int
     demand(scaled == planned_inputs(plan).scaled, "reference terms are of other inputs", SAME_VERSION)
 
 
-def check_evaluation(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
+def check_evaluation(plan: StudyPlan, answer: EvaluationAnswer) -> None:
     """Counts, calibration and groups; the scores themselves are `updates`'s."""
-    rows = answer.test_rows
-    if answer.HasField("test_rows"):
+    rows, events = answer.test_rows, answer.test_events
+    if rows is not None:
         demand(rows <= _MOST_CELLS, "there are more test rows than any site has", SAME_VERSION)
         _check_floor(plan, rows, "test rows")
-    if answer.HasField("test_events"):
-        known = answer.HasField("test_rows") and plan.task.kind != "multiclass"
-        demand(known and answer.test_events <= rows, "there are more test events than rows", SAME_VERSION)
-        _check_floor(plan, answer.test_events, "test events")
-    told = answer.HasField("test_rows")
-    demand(told or not (answer.calibration or answer.subgroups), "test rows are not counted", SAME_VERSION)
-    _check_calibration(plan, answer)
-    _check_subgroups(plan, answer)
+    if events is not None:
+        known = rows is not None and plan.task.kind != "multiclass" and events <= rows
+        demand(known, "there are more test events than rows", SAME_VERSION)
+        _check_floor(plan, events, "test events")
+    told = rows is not None or not (answer.calibration or answer.subgroups)
+    demand(told, "test rows are not counted", SAME_VERSION)
+    _check_calibration(plan, answer.calibration, rows or 0)
+    _check_subgroups(plan, answer.subgroups, rows or 0)
 
 
-def _check_calibration(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
-    bins = answer.calibration
+def _check_calibration(plan: StudyPlan, bins: Sequence[RiskBin], test_rows: int) -> None:
     demand(
         not bins or plan.task.kind != "multiclass", "a multiclass task has no calibration bins", SAME_VERSION
     )
     places = [one.bin for one in bins]
     demand(places == sorted(places), "calibration bins do not rise", SAME_VERSION)
     demand(all(place < BINS for place in places), "a calibration bin is beyond the grid", SAME_VERSION)
-    demand(
-        sum(one.rows for one in bins) <= answer.test_rows, "bins hold more rows than there are", SAME_VERSION
-    )
+    demand(sum(one.rows for one in bins) <= test_rows, "bins hold more rows than there are", SAME_VERSION)
     for one in bins:
         values = (one.predicted, one.observed, one.effective_rows)
         demand(all(map(math.isfinite, values)), "a calibration bin is not finite", SAME_VERSION)
@@ -123,17 +123,17 @@ def _check_calibration(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
         )
 
 
-def _check_subgroups(plan: StudyPlan, answer: pb.EvaluationAnswer) -> None:
-    found = [(group.column, group.category) for group in answer.subgroups]
+def _check_subgroups(plan: StudyPlan, groups: Sequence[SubgroupScore], test_rows: int) -> None:
+    found = [(group.column, group.category) for group in groups]
     demand(len(set(found)) == len(found), "a group is scored twice", SAME_VERSION)
     demand(set(found) <= set(subgroups_of(plan)), "a group is none of the plan's categories", SAME_VERSION)
-    by_column: dict[str, int] = {}
-    for group in answer.subgroups:
-        told = group.HasField("rows") or not group.score.HasField("value")
-        demand(told, "a group has a score without rows", SAME_VERSION)
-        _check_floor(plan, group.rows, "rows in a group")
-        by_column[group.column] = by_column.get(group.column, 0) + group.rows
-    fits = all(count <= answer.test_rows for count in by_column.values())
+    by_column: Counter[str] = Counter()
+    for group in groups:
+        scored = group.score is not None and group.score.value is not None
+        demand(group.rows is not None or not scored, "a group has a score without rows", SAME_VERSION)
+        _check_floor(plan, group.rows or 0, "rows in a group")
+        by_column[group.column] += group.rows or 0
+    fits = all(count <= test_rows for count in by_column.values())
     demand(fits, "groups hold more rows than there are", SAME_VERSION)
 
 

@@ -11,20 +11,29 @@ from dataclasses import dataclass
 from math import prod
 
 from fedmap.algorithm.fit.values import Model
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import (
+    Answer,
+    EvaluationAnswer,
+    FailureAnswer,
+    FitAnswer,
+    InitialModelAnswer,
+    RuleAnswer,
+    StatisticsAnswer,
+)
 from fedmap.errors import RejectedError
 from fedmap.files.digests import is_digest
+from fedmap.study.answers import Content, content_of
 from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.models import model_of
 from fedmap.study.tensors.rule_files import expected_rule
 from fedmap.study.terms import StudyTerms
 
-CONTENT: Mapping[TaskKind, str] = {
-    "statistics": "statistics",
-    "initialise": "initial_model",
-    "fit": "fit",
-    "rule": "rule",
-    "evaluate": "evaluation",
+_CONTENT: Mapping[TaskKind, type[Content]] = {
+    "statistics": StatisticsAnswer,
+    "initialise": InitialModelAnswer,
+    "fit": FitAnswer,
+    "rule": RuleAnswer,
+    "evaluate": EvaluationAnswer,
 }
 SAME_VERSION = "check that the site runs the study's terms and a version that fits the aggregator's"
 _HEADER_PER_NAME = 512  # bytes that a safetensors header may take for one tensor
@@ -74,7 +83,7 @@ def expected_tensor_bytes(
 def check_header(
     terms: StudyTerms,
     task: OpenTask,
-    answer: pb.Answer,
+    answer: Answer,
     site: str,
     limits: GateLimits,
     model: Model | None = None,
@@ -93,9 +102,9 @@ def check_header(
         "the answer is to an attempt that was not asked for",
         SAME_VERSION,
     )
-    content = answer.WhichOneof("content")
+    content = content_of(answer)
     demand(content is not None, "the answer is empty", SAME_VERSION)
-    known = content in (CONTENT[task.kind], "failure")
+    known = isinstance(content, (_CONTENT[task.kind], FailureAnswer))
     demand(known, f"the answer's content does not fit a {task.kind} task", SAME_VERSION)
     size = answer.tensors_size
     demand(
@@ -109,9 +118,10 @@ def check_header(
         "ask the operator to raise limits.max_answer_mib",
     )
     expected = TensorBytes(0, 0)
-    if content != "failure":
-        expected = expected_tensor_bytes(terms, task.kind, model, answer.rule.reference)
-    none_needed = content in ("fit", "rule") and not size
+    if not isinstance(content, FailureAnswer):
+        reference = isinstance(content, RuleAnswer) and content.reference
+        expected = expected_tensor_bytes(terms, task.kind, model, reference)
+    none_needed = isinstance(content, (FitAnswer, RuleAnswer)) and not size
     demand(
         none_needed or expected.least <= size <= expected.most,
         f"the answer's tensors have {size:,} bytes, the plan gives {expected.least:,} to {expected.most:,}",

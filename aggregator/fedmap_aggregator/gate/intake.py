@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, Receipt
 from fedmap.errors import (
     ConflictError,
     IntegrityError,
@@ -39,14 +39,15 @@ from fedmap.errors import (
     StaleError,
     StateError,
 )
+from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import DurableWriter
 from fedmap.process.fault_points import reach
 from fedmap.process.log import get_logger
-from fedmap.study.answer_names import answer_digest
 from fedmap.study.course.coordinator import advance
 from fedmap.study.course.events import Answered
 from fedmap.study.course.state import AnswerStatus, OpenTask
-from fedmap_aggregator.gate.updates import CheckedAnswer, GateLimits, check_answer, check_header
+from fedmap_aggregator.gate.headers import GateLimits, check_header
+from fedmap_aggregator.gate.updates import CheckedAnswer, check_answer
 from fedmap_aggregator.metrics import AggregatorMetrics
 from fedmap_aggregator.store import FINAL, AnswerRow, RefusalRow, Store, Transaction
 from fedmap_aggregator.studies.service import Note, Study, StudyService
@@ -88,21 +89,24 @@ class AnswerIntake:
         self._refusals: Counter[tuple[str, str, int, str]] = Counter()
         self._lock = threading.Lock()
 
-    def begin(self, site: str, answer: pb.Answer) -> Upload | pb.Receipt:
-        """Steps 1 and 2: a receipt where nothing needs to be sent, else the upload to write into."""
+    def begin(self, site: str, answer: Answer, data: bytes) -> Upload | Receipt:
+        """Steps 1 and 2: a receipt where nothing needs to be sent, else the upload to write into.
+
+        `data` is the answer as it arrived; it is kept like this, and known by its digest.
+        """
         study = self.service.study(answer.study)
         if site not in study.state.members:
             raise NotFoundError(
                 f"{site} is not invited to the study {study.state.study}",
                 hint="ask the operator to invite the site",
             )
-        digest = answer_digest(answer)
+        digest = sha256_hex(data)
         stored = self._stored(site, answer, digest)  # (1)
         if stored is not None:
             return _receipt(stored)
         task = self._open_task(study, site, answer)  # (2)
         self._check_patience(site, answer)
-        upload = Upload(self, study, task, site, answer, digest)
+        upload = Upload(self, study, task, site, answer, data, digest)
         try:
             check_header(study.terms, task, answer, site, self.limits, study.model)
         except RejectedError as error:
@@ -110,22 +114,22 @@ class AnswerIntake:
             raise
         return upload
 
-    def count_refusal(self, site: str, answer: pb.Answer) -> None:
+    def count_refusal(self, site: str, answer: Answer) -> None:
         with self._lock:
             self._refusals[answer.study, answer.task_id, answer.attempt, site] += 1
 
-    def _check_patience(self, site: str, answer: pb.Answer) -> None:
+    def _check_patience(self, site: str, answer: Answer) -> None:
         if self._refusals[answer.study, answer.task_id, answer.attempt, site] >= _MOST_REFUSALS:
             raise LimitError(
                 f"{_MOST_REFUSALS} answers of {site} to {answer.task_id} were refused, or were failures",
                 hint="correct the cause, then wait until the task is asked for again",
             )
 
-    def _stored(self, site: str, answer: pb.Answer, digest: str) -> AnswerRow | None:
+    def _stored(self, site: str, answer: Answer, digest: str) -> AnswerRow | None:
         with self.store.reading() as transaction:
             return stored_answer(transaction, site, answer, digest)
 
-    def _open_task(self, study: Study, site: str, answer: pb.Answer) -> OpenTask:
+    def _open_task(self, study: Study, site: str, answer: Answer) -> OpenTask:
         """The task, if an answer would be taken now; the coordinator's own refusal otherwise."""
         trial = Answered(self.clock_ms(), site, answer.task_id, answer.attempt, "failed")
         advance(study.state, trial)
@@ -135,7 +139,7 @@ class AnswerIntake:
         return task
 
 
-def stored_answer(transaction: Transaction, site: str, answer: pb.Answer, digest: str) -> AnswerRow | None:
+def stored_answer(transaction: Transaction, site: str, answer: Answer, digest: str) -> AnswerRow | None:
     """The first copy of this answer. A refused one is refused again; another accepted one is a conflict."""
     same = transaction.answers.find(answer.study, answer.task_id, site, digest)
     if same is not None:
@@ -155,13 +159,21 @@ class Upload:
     """The tensors of one answer on their way in. Use in a `with` block: what is not finished is removed."""
 
     def __init__(
-        self, intake: AnswerIntake, study: Study, task: OpenTask, site: str, answer: pb.Answer, digest: str
+        self,
+        intake: AnswerIntake,
+        study: Study,
+        task: OpenTask,
+        site: str,
+        answer: Answer,
+        data: bytes,
+        digest: str,
     ) -> None:
         self._intake = intake
         self._study = study
         self._task = task
         self._site = site
         self._answer = answer
+        self._data = data
         self._digest = digest
         self._writer: DurableWriter | None = None
         self._open = ExitStack()
@@ -187,7 +199,7 @@ class Upload:
         self._intake.metrics.received(len(chunk))
         reach("aggregator.receiving")
 
-    def finish(self) -> pb.Receipt:
+    def finish(self) -> Receipt:
         """Steps 3 to 7."""
         self._check_bytes()
         self._intake.metrics.took("receive", time.perf_counter() - self._began)
@@ -205,7 +217,7 @@ class Upload:
             row = self._commit_or_drop(verdict)  # (6)
         if row.status == "failed":
             self._intake.count_refusal(self._site, self._answer)
-            self._intake.metrics.failed(self._study.state.study, self._site, self._answer.failure.code)
+            self._intake.metrics.failed(self._study.state.study, self._site, verdict.code)
         reach("aggregator.received")
         return _receipt(row)  # (7)
 
@@ -258,9 +270,8 @@ class Upload:
 
     def _commit(self, verdict: _Verdict) -> AnswerRow:
         intake, answer, name = self._intake, self._answer, self._study.state.study
-        now, message = intake.clock_ms(), answer.SerializeToString(deterministic=True)
-        if verdict.status == "rejected" and len(message) > _MOST_KEPT:
-            message = b""
+        now = intake.clock_ms()
+        kept = verdict.status != "rejected" or len(self._data) <= _MOST_KEPT
         row = AnswerRow(
             study=name,
             task=answer.task_id,
@@ -268,7 +279,7 @@ class Upload:
             attempt=answer.attempt,
             digest=self._digest,
             status=verdict.status,
-            answer=message,
+            answer=self._data if kept else b"",
             tensors_digest=answer.tensors_digest,
             norm=verdict.norm,
             reason=verdict.reason,
@@ -315,14 +326,14 @@ class Upload:
         return row
 
 
-def _verdict(checked: CheckedAnswer, answer: pb.Answer) -> _Verdict:
-    if checked.status == "failed":
+def _verdict(checked: CheckedAnswer, answer: Answer) -> _Verdict:
+    if answer.failure is not None:
         return _Verdict("failed", None, answer.failure.code, answer.failure.reason)
     return _Verdict(checked.status, checked.norm)
 
 
-def _receipt(row: AnswerRow) -> pb.Receipt:
-    return pb.Receipt(
+def _receipt(row: AnswerRow) -> Receipt:
+    return Receipt(
         study=row.study,
         task_id=row.task,
         site=row.site,

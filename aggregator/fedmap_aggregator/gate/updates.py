@@ -26,39 +26,28 @@ from torch import Tensor
 
 from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.network import Network
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import (
+    Answer,
+    EvaluationAnswer,
+    FailureAnswer,
+    FitAnswer,
+    InitialModelAnswer,
+    RuleAnswer,
+    Score,
+    StatisticsAnswer,
+)
 from fedmap.errors import FedmapError, ModelError, RejectedError
 from fedmap.files.digests import is_digest
 from fedmap.metrics import metric_names
 from fedmap.study.answer_names import GLOBAL, MODELS, PERSONAL, WITHHELD
-from fedmap.study.answers import result_of, terms_of
+from fedmap.study.answers import content_of, result_of, terms_of
 from fedmap.study.course.state import AnswerStatus, OpenTask
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_theta, parameters_norm
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.figures import check_counts, check_evaluation, check_inputs, check_reference_terms
-from fedmap_aggregator.gate.headers import (
-    SAME_VERSION,
-    GateLimits,
-    TensorBytes,
-    check_header,
-    demand,
-    expected_tensor_bytes,
-)
+from fedmap_aggregator.gate.headers import SAME_VERSION, GateLimits, check_header, demand
 from fedmap_aggregator.gate.statistics import check_baseline, check_statistics
-
-__all__ = [
-    "CheckedAnswer",
-    "GateLimits",
-    "TensorBytes",
-    "check_answer",
-    "check_failure",
-    "check_header",
-    "check_rows",
-    "expected_tensor_bytes",
-]
 
 MOST_ROWS = 1_000_000_000
 MOST_REASON = 2000
@@ -80,7 +69,7 @@ def check_answer(
     terms: StudyTerms,
     model: Model,
     task: OpenTask,
-    answer: pb.Answer,
+    answer: Answer,
     tensors: Path | None,
     limits: GateLimits,
     cohort_norm: float | None,
@@ -102,38 +91,38 @@ def _judge(
     plan: StudyPlan,
     model: Model,
     task: OpenTask,
-    answer: pb.Answer,
+    answer: Answer,
     tensors: Path | None,
     limits: GateLimits,
     cohort_norm: float | None,
 ) -> CheckedAnswer:
-    match answer.WhichOneof("content"):
-        case "failure":
-            return check_failure(answer.failure)
-        case "statistics" if tensors is not None:
-            check_rows(plan, answer.statistics)
-            check_inputs(plan, answer.statistics)
-            check_counts(plan, answer.statistics)
-            check_statistics(plan, tensors, answer.statistics.rows)
+    match content_of(answer):
+        case FailureAnswer() as failure:
+            return check_failure(failure)
+        case StatisticsAnswer() as told if tensors is not None:
+            check_rows(plan, told)
+            check_inputs(plan, told)
+            check_counts(plan, told)
+            check_statistics(plan, tensors, told.rows)
             return CheckedAnswer("accepted")
-        case "initial_model" if tensors is not None:
+        case InitialModelAnswer() if tensors is not None:
             norm = _norm(decode_theta(model.network, tensors))
             _check_norm(norm, max(1.0, _fresh_norm(model)), limits)
             return CheckedAnswer("accepted", norm)
-        case "fit":
-            return _check_fit(plan, model, task, answer.fit, tensors, limits, cohort_norm)
-        case "rule":
-            _check_rule(plan, answer.rule, tensors)
+        case FitAnswer() as fit:
+            return _check_fit(plan, model, task, fit, tensors, limits, cohort_norm)
+        case RuleAnswer() as rule:
+            _check_rule(plan, rule, tensors)
             return CheckedAnswer("accepted")
-        case "evaluation":
-            _check_scores(plan, answer.evaluation.scores, MODELS)
-            check_evaluation(plan, answer.evaluation)
-            _check_groups(plan, answer.evaluation)
+        case EvaluationAnswer() as evaluation:
+            _check_scores(plan, evaluation.scores, MODELS)
+            check_evaluation(plan, evaluation)
+            _check_groups(plan, evaluation)
             return CheckedAnswer("accepted")
     raise RejectedError("the answer lacks its tensors", hint=SAME_VERSION)
 
 
-def check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
+def check_failure(failure: FailureAnswer) -> CheckedAnswer:
     """A known code, and a reason that can be shown."""
     known = failure.code == WITHHELD or failure.code in _codes(FedmapError)
     demand(known, "the failure has an unknown code", SAME_VERSION)
@@ -145,7 +134,7 @@ def check_failure(failure: pb.FailureAnswer) -> CheckedAnswer:
     return CheckedAnswer("failed")
 
 
-def check_rows(plan: StudyPlan, statistics: pb.StatisticsAnswer) -> None:
+def check_rows(plan: StudyPlan, statistics: StatisticsAnswer) -> None:
     """As many rows as the plan asks for and a site can have, and a digest of the model's inputs."""
     least = plan.limits.min_rows
     demand(
@@ -160,21 +149,18 @@ def _check_fit(
     plan: StudyPlan,
     model: Model,
     task: OpenTask,
-    fit: pb.FitAnswer,
+    fit: FitAnswer,
     tensors: Path | None,
     limits: GateLimits,
     cohort_norm: float | None,
 ) -> CheckedAnswer:
-    losses = [getattr(fit, name) for name in ("loss", "validation_loss") if fit.HasField(name)]
+    losses = [loss for loss in (fit.loss, fit.validation_loss) if loss is not None]
     demand(all(map(math.isfinite, losses)), "a loss of the fit is not a finite number", _DIVERGED)
     demand(fit.epochs <= plan.training.epochs, "the fit has more epochs than the plan", SAME_VERSION)
     _check_scores(plan, fit.validation_scores, (PERSONAL, GLOBAL))
-    demand(
-        fit.HasField("log_omega") == (tensors is not None),
-        "parameters and their weight must come together, or neither",
-        SAME_VERSION,
-    )
-    if tensors is None:
+    together = (fit.log_omega is None) == (tensors is None)
+    demand(together, "parameters and their weight must come together, or neither", SAME_VERSION)
+    if tensors is None or fit.log_omega is None:
         return CheckedAnswer("abstained")
     _check_log_omega(plan, fit.log_omega, limits)
     norm = parameters_norm(model.network, tensors)
@@ -196,31 +182,30 @@ def _check_log_omega(plan: StudyPlan, log_omega: float, limits: GateLimits) -> N
     demand(low <= log_omega <= high, f"log ω is none that the plan's weighting {rule} can give", SAME_VERSION)
 
 
-def _check_rule(plan: StudyPlan, rule: pb.RuleAnswer, tensors: Path | None) -> None:
+def _check_rule(plan: StudyPlan, rule: RuleAnswer, tensors: Path | None) -> None:
     demand(rule.validation_rows <= MOST_ROWS, f"the rule is of more than {MOST_ROWS:,} rows", SAME_VERSION)
-    terms, reference = terms_of(plan, wire.value_of(values.RuleAnswer, rule), tensors)
+    terms, reference = terms_of(plan, rule, tensors)
     if terms.baseline is not None:
         check_baseline(terms.baseline)
     if reference is not None:
         check_reference_terms(plan, reference, MOST_ROWS)
 
 
-def _check_groups(plan: StudyPlan, evaluation: pb.EvaluationAnswer) -> None:
+def _check_groups(plan: StudyPlan, evaluation: EvaluationAnswer) -> None:
     """Each has one score: the plan's metric of the global model."""
     for group in evaluation.subgroups:
-        metric = group.score.metric
-        demand(
-            metric == plan.task.metric, "a group is scored by another metric than the plan's", SAME_VERSION
-        )
-        _check_scores(plan, [group.score], (GLOBAL,))
+        score = group.score or Score()
+        ours = score.metric == plan.task.metric
+        demand(ours, "a group is scored by another metric than the plan's", SAME_VERSION)
+        _check_scores(plan, [score], (GLOBAL,))
 
 
-def _check_scores(plan: StudyPlan, scores: Iterable[pb.Score], models: Collection[str]) -> None:
+def _check_scores(plan: StudyPlan, scores: Iterable[Score], models: Collection[str]) -> None:
     known = metric_names(plan.task.kind)
     seen: set[tuple[str, str]] = set()
     for score in scores:
         demand(score.metric in known, f"a score is of no metric of a {plan.task.kind} task", SAME_VERSION)
-        result_of(wire.value_of(values.Score, score))
+        result_of(score)
         demand(score.model in models, "a score is of a model that this task does not score", SAME_VERSION)
         demand(_is_plain(score.note), f"the note on {score.metric} has control characters", SAME_VERSION)
         demand((score.model, score.metric) not in seen, f"{score.metric} was scored twice", SAME_VERSION)

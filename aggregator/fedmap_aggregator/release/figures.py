@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from fedmap.bundles.manifest import DataSummary, GateCount, GroupEstimate, TierPerformance
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import EvaluationAnswer, Score, StatisticsAnswer
 from fedmap.errors import StorageError
 from fedmap.files.durable import storage_error
 from fedmap.metrics import metric_names
@@ -27,7 +27,7 @@ from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import subgroups_of
 from fedmap.study.terms import StudyTerms
-from fedmap_aggregator.course.computation import message_of, step_of
+from fedmap_aggregator.course.computation import step_of, told_in
 from fedmap_aggregator.release.data import data_summary
 from fedmap_aggregator.store import AnswerRow, BlobStore, RefusalRow, ResultRow, Transaction
 
@@ -88,7 +88,7 @@ def release_figures(
     sites = {site for step in steps for site in step.weights}
     final = number == terms.rounds
     evaluations = {
-        row.site: message_of(row).evaluation for row in records.evaluations if final and row.site in sites
+        row.site: told_in(row, EvaluationAnswer) for row in records.evaluations if final and row.site in sites
     }
     tasks = {"statistics", "initialise", *rounds} | ({"rule", "evaluate"} if final else set())
     refused = Counter(row.code for row in records.refusals if row.task in tasks)
@@ -96,7 +96,7 @@ def release_figures(
         reference=_reference(records.results, blobs),
         data=data_summary(
             terms.plan,
-            {row.site: message_of(row).statistics for row in records.statistics if row.site in sites},
+            {row.site: told_in(row, StatisticsAnswer) for row in records.statistics if row.site in sites},
             evaluations,
             records.regions,
         ),
@@ -133,9 +133,7 @@ def _reference(results: Iterable[ResultRow], blobs: BlobStore) -> Reference | No
     return None
 
 
-def _performance(
-    plan: StudyPlan, evaluations: Mapping[str, pb.EvaluationAnswer]
-) -> tuple[TierPerformance, ...]:
+def _performance(plan: StudyPlan, evaluations: Mapping[str, EvaluationAnswer]) -> tuple[TierPerformance, ...]:
     if not evaluations:
         return (
             TierPerformance(tier=1, model="personal", note=_NOT_EVALUATED),
@@ -151,7 +149,7 @@ def _performance(
 
 def _of_model(
     plan: StudyPlan,
-    evaluations: Mapping[str, pb.EvaluationAnswer],
+    evaluations: Mapping[str, EvaluationAnswer],
     tier: Literal[1, 2, 3],
     model: Literal["personal", "fine_tuned", "global"],
 ) -> TierPerformance:
@@ -165,16 +163,16 @@ def _of_model(
     return TierPerformance(tier=tier, model=model, estimates=estimates, note=note)
 
 
-def _pooled(scores: Sequence[pb.Score], elsewhere: bool = False) -> Estimate | None:
+def _pooled(scores: Sequence[Score], elsewhere: bool = False) -> Estimate | None:
     """One metric of one model over sites; None where no site measured it."""
-    measured = [score for score in scores if score.HasField("value")]
+    measured = [(score, score.value) for score in scores if score.value is not None]
     if not measured:
         return None
-    errors = [s.standard_error if s.HasField("standard_error") else None for s in measured]
-    return pool_estimates(measured[0].metric, [s.value for s in measured], errors, elsewhere)
+    errors = [score.standard_error for score, _ in measured]
+    return pool_estimates(measured[0][0].metric, [value for _, value in measured], errors, elsewhere)
 
 
-def _bins(answer: pb.EvaluationAnswer) -> list[BinTerms]:
+def _bins(answer: EvaluationAnswer) -> list[BinTerms]:
     return [
         BinTerms(one.bin, one.rows, one.predicted, one.observed, one.effective_rows)
         for one in answer.calibration
@@ -182,9 +180,9 @@ def _bins(answer: pb.EvaluationAnswer) -> list[BinTerms]:
 
 
 def _regions(
-    plan: StudyPlan, regions: Mapping[str, str], evaluations: Mapping[str, pb.EvaluationAnswer]
+    plan: StudyPlan, regions: Mapping[str, str], evaluations: Mapping[str, EvaluationAnswer]
 ) -> list[GroupEstimate]:
-    members: dict[str, list[pb.EvaluationAnswer]] = {}
+    members: dict[str, list[EvaluationAnswer]] = {}
     for site in sorted(evaluations):
         if regions.get(site):
             members.setdefault(regions[site], []).append(evaluations[site])
@@ -193,29 +191,29 @@ def _regions(
             "region",
             region,
             [s for a in answers for s in a.scores if (s.model, s.metric) == (GLOBAL, plan.task.metric)],
-            [a.test_rows if a.HasField("test_rows") else None for a in answers],
+            [a.test_rows for a in answers],
         )
         for region, answers in sorted(members.items())
     ]
 
 
-def _subgroups(plan: StudyPlan, evaluations: Mapping[str, pb.EvaluationAnswer]) -> list[GroupEstimate]:
+def _subgroups(plan: StudyPlan, evaluations: Mapping[str, EvaluationAnswer]) -> list[GroupEstimate]:
     found = [one for site in sorted(evaluations) for one in evaluations[site].subgroups]
     groups = []
     for column, category in subgroups_of(plan):
         here = [one for one in found if (one.column, one.category) == (column, category)]
         if not here:
             continue
-        rows = [one.rows if one.HasField("rows") else None for one in here]
-        groups.append(_group("subgroup", f"{column}={category}", [one.score for one in here], rows))
+        scores = [one.score for one in here if one.score is not None]
+        groups.append(_group("subgroup", f"{column}={category}", scores, [one.rows for one in here]))
     return groups
 
 
 def _group(
-    kind: Literal["region", "subgroup"], name: str, scores: Sequence[pb.Score], rows: Sequence[int | None]
+    kind: Literal["region", "subgroup"], name: str, scores: Sequence[Score], rows: Sequence[int | None]
 ) -> GroupEstimate:
     """The figure of one site alone is that site's own affair, and is not told."""
-    measured = [score for score in scores if score.HasField("value")]
+    measured = [score for score in scores if score.value is not None]
     if len(measured) < _FEWEST:
         note = f"suppressed: fewer than {_FEWEST} sites have a figure that may be told"
         return GroupEstimate(kind=kind, name=name, note=note)

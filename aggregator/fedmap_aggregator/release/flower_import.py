@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from google.protobuf.json_format import Parse, ParseError
-from google.protobuf.message import Message
-
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1.values import GlobalRule
+from fedmap.contract import wire
+from fedmap.contract.v1.values import (
+    Answer,
+    EvaluationAnswer,
+    FailureAnswer,
+    GlobalRule,
+    StatisticsAnswer,
+)
 from fedmap.errors import ConflictError, IntegrityError, RejectedError
+from fedmap.files.digests import sha256_hex
 from fedmap.names import check_region
-from fedmap.study.answer_names import answer_digest
 from fedmap.study.answers import MOST_NOTE, rule_of
 from fedmap.study.course.state import Member, OpenTask, StudyState, state_to_json
 from fedmap.study.models import model_of
@@ -43,7 +46,7 @@ ACTOR = "operator"
 _MOST_RUNTIME = 100  # characters
 _WEIGHTS = 1e-6  # how far from 1 the weights of a round may sum up to
 _AGAIN = "Copy the whole folder again from where the study was run; nothing in it may be changed by hand."
-_Message = TypeVar("_Message", bound=Message)
+_Answer = TypeVar("_Answer", StatisticsAnswer, EvaluationAnswer)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def _check_texts(run: RunTold) -> None:
     for told in run.sites:
         check_region(told.region)
     for one in run.refusals:
-        check_failure(pb.FailureAnswer(code=one.code))  # the reason stays in the folder
+        check_failure(FailureAnswer(code=one.code))  # the reason stays in the folder
 
 
 def _is_line(text: str, most: int) -> bool:
@@ -139,19 +142,19 @@ def _check_absent(terms: StudyTerms, one: RoundTold, heard: set[str]) -> None:
     )
 
 
-def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:
+def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, Answer]:
     """Each site's answers, judged as on their first arrival; the evaluations, as answers."""
     plan, model, found = terms.plan, model_of(terms.plan), {}
     rule_of(_rule(run))
     for told in run.sites:
-        statistics = _read(told.statistics, pb.StatisticsAnswer(), told)
+        statistics = _read(told.statistics, StatisticsAnswer, told)
         check_inputs(plan, statistics)
         check_counts(plan, statistics)
         check_rows(plan, statistics)
-        _demand(tuple(statistics.input_names) == run.input_names, f"{told.site} has other inputs")
+        _demand(statistics.input_names == run.input_names, f"{told.site} has other inputs")
         if told.evaluation:
-            answer = _answer(terms, told.site, "evaluate")
-            answer.evaluation.CopyFrom(_read(told.evaluation, pb.EvaluationAnswer(), told))
+            evaluation = _read(told.evaluation, EvaluationAnswer, told)
+            answer = replace(_answer(terms, told.site, "evaluate"), evaluation=evaluation)
             task = OpenTask("evaluate", "evaluate", 0, 0, 0, 1, ())
             check_answer(terms, model, task, answer, None, GateLimits(), None)
             found[told.site] = answer
@@ -159,14 +162,13 @@ def _check_sites(terms: StudyTerms, run: RunTold) -> dict[str, pb.Answer]:
 
 
 def _records(
-    terms: StudyTerms, run: RunTold, evaluations: dict[str, pb.Answer], store: Store, prior: str, now: int
+    terms: StudyTerms, run: RunTold, evaluations: dict[str, Answer], store: Store, prior: str, now: int
 ) -> ReleaseRecords:
     study = terms.study
     statistics = []
     for told in run.sites:
-        answer = _answer(terms, told.site, "statistics")
-        answer.statistics.CopyFrom(_read(told.statistics, pb.StatisticsAnswer(), told))
-        statistics.append(_row(answer, now))
+        found = _read(told.statistics, StatisticsAnswer, told)
+        statistics.append(_row(replace(_answer(terms, told.site, "statistics"), statistics=found), now))
     reference = "" if run.reference is None else store.blobs.put(run.reference.model_dump_json().encode())
     results = [ResultRow(study, "statistics", "", step_to_json(StepResult(input_names=run.input_names)), now)]
     for one in run.rounds:
@@ -206,18 +208,18 @@ def _rule(run: RunTold) -> GlobalRule:
     return GlobalRule(rule.threshold, rule.threshold_note, rule.baseline_grid, rule.baseline_cumulative)
 
 
-def _answer(terms: StudyTerms, site: str, task: str) -> pb.Answer:
-    return pb.Answer(study=terms.study, task_id=task, attempt=1, site=site, terms_digest=terms.digest)
+def _answer(terms: StudyTerms, site: str, task: str) -> Answer:
+    return Answer(study=terms.study, task_id=task, attempt=1, site=site, terms_digest=terms.digest)
 
 
-def _row(answer: pb.Answer, now: int) -> AnswerRow:
-    data = answer.SerializeToString(deterministic=True)
+def _row(answer: Answer, now: int) -> AnswerRow:
+    data = wire.write(answer)
     return AnswerRow(
         answer.study,
         answer.task_id,
         answer.site,
         1,
-        answer_digest(answer),
+        sha256_hex(data),
         "accepted",
         data,
         "",
@@ -227,10 +229,10 @@ def _row(answer: pb.Answer, now: int) -> AnswerRow:
     )
 
 
-def _read(text: str, message: _Message, told: SiteTold) -> _Message:
+def _read(text: str, kind: type[_Answer], told: SiteTold) -> _Answer:
     try:
-        return Parse(text, message)
-    except ParseError:
+        return wire.read_json(kind, text)
+    except RejectedError:
         raise IntegrityError(f"an answer of {told.site} cannot be read", hint=_AGAIN) from None
 
 

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.study.course.state import OpenTask, TaskKind
+from fedmap.contract.v1.values import Task
+from fedmap.study.course.state import OpenTask
 from fedmap_aggregator.studies.service import Study
 
-_KINDS: Mapping[TaskKind, pb.TaskKind.ValueType] = {
-    "statistics": pb.TASK_KIND_STATISTICS,
-    "initialise": pb.TASK_KIND_INITIALISE,
-    "fit": pb.TASK_KIND_FIT,
-    "rule": pb.TASK_KIND_RULE,
-    "evaluate": pb.TASK_KIND_EVALUATE,
-}
 
-
-def task_message(study: Study, task: OpenTask) -> pb.Task:
+def task_message(study: Study, task: OpenTask) -> Task:
     """The prior is named by digest; the site fetches it by itself."""
     state = study.state
-    message = pb.Task(
+    return Task(
         study=state.study,
         id=task.id,
-        kind=_KINDS[task.kind],
+        kind=task.kind,
         round=task.round,
         terms_digest=study.terms.digest,
         prior_digest=state.prior_digest,
         prior_size=state.prior_size,
         deadline_unix_ms=task.deadline_at,
         attempt=task.attempt,
+        rule=state.rule if task.kind == "evaluate" else None,
     )
-    if task.kind == "evaluate" and state.rule is not None:
-        message.rule.MergeFromString(wire.write(state.rule))
-    return message

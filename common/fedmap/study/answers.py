@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from fedmap.algorithm.pooling.baseline import Baseline
 from fedmap.algorithm.pooling.statistics import FeatureStatistics
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.contract.v1.values import (
+    Answer,
     EvaluationAnswer,
     FailureAnswer,
     FitAnswer,
@@ -47,6 +49,8 @@ Content = StatisticsAnswer | InitialModelAnswer | FitAnswer | RuleAnswer | Evalu
 Tensors = FeatureStatistics | Tensor | SiteParameters | RuleTensors
 """Of statistics, a first model, a fit and a rule; the other answers have none."""
 
+C = TypeVar("C", bound=Content)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -60,6 +64,20 @@ class Work:
     """What was left out already because it needs the rows to know; for the manifest."""
     local_reason: str = ""
     """Why the task failed, in full: for the site's own log and status, never sent."""
+
+
+def content_of(answer: Answer) -> Content | None:
+    """What the answer holds; None where it is empty."""
+    held = (answer.statistics, answer.initial_model, answer.fit, answer.rule, answer.evaluation)
+    return next((one for one in (*held, answer.failure) if one is not None), None)
+
+
+def content_as(kind: type[C], answer: Answer) -> C:
+    """What the answer holds, where it must be of one kind."""
+    held = content_of(answer)
+    if not isinstance(held, kind):
+        raise RejectedError(f"the answer holds no {kind.__name__}", hint="nothing of it was used")
+    return held
 
 
 def encode_work(network: Network, tensors: Tensors | None) -> bytes:

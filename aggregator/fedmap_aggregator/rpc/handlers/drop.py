@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from google.protobuf.message import DecodeError
-
-from fedmap.contract.v1 import drop_pb2, enrolment_pb2, federation_pb2
+from fedmap.contract import wire
+from fedmap.contract.v1 import drop_pb2, enrolment_pb2, federation_pb2, values
 from fedmap.contract.v1 import operator_pb2 as pb
-from fedmap.errors import ConfigError, IntegrityError, LimitError, NotFoundError, StateError
+from fedmap.errors import ConfigError, IntegrityError, LimitError, NotFoundError, RejectedError, StateError
 from fedmap.files.durable import DurableWriter, make_folder, read_file
 from fedmap.names import check_site_name, shown
 from fedmap.study.course.questions import tasks_for
@@ -127,7 +126,7 @@ class DropHandler:
                 hint="`fedmap-aggregator status` says what the study is waiting for; export again later",
             )
         message = task_message(study, task)
-        drop.task.task = message.SerializeToString(deterministic=True)
+        drop.task.task = wire.write(message)
         drop.task.terms_json = study.terms.to_json()
         prior = message.prior_digest
         return drop, self._store.blobs.existing(prior) if prior else None
@@ -178,15 +177,16 @@ class DropHandler:
 
     def _answer(self, caller: Caller, site: str, file: drop_files.DropFile) -> pb.ImportDropResponse:
         sender = self._sender(file, _SUBMIT)
+        data = file.drop.answer.answer
         try:
-            answer = federation_pb2.Answer.FromString(file.drop.answer.answer)
-        except DecodeError as error:
+            answer = wire.read(values.Answer, data)
+        except RejectedError as error:
             raise IntegrityError(
                 "the answer in the file cannot be read", hint="have the site make the file again"
             ) from error
         self._note(caller, "drop.import", answer.study[:64], site)
-        begun = self._intake.begin(sender.name, answer)
-        if not isinstance(begun, federation_pb2.Receipt):
+        begun = self._intake.begin(sender.name, answer, data)
+        if not isinstance(begun, values.Receipt):
             with begun as upload:
                 if file.tensors_path is not None:
                     for chunk in file_chunks(file.tensors_path):

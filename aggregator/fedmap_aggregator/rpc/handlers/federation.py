@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import ConflictError, IncompatibleError, NotFoundError, RejectedError, StateError
 from fedmap.names import shown
 from fedmap.study.course.events import Approved, Left
@@ -108,7 +110,7 @@ class FederationHandler:
         found = self._service.next_task(caller.name, in_hand, wait, poll)
         if found is None:
             return pb.NextTaskResponse()
-        return pb.NextTaskResponse(task=task_message(*found))
+        return pb.NextTaskResponse(task=pb.Task.FromString(wire.write(task_message(*found))))
 
     def fetch_prior(self, caller: Caller, request: pb.FetchPriorRequest) -> Iterator[bytes]:
         """The chunks of a prior; the server makes messages of them."""
@@ -131,15 +133,19 @@ class FederationHandler:
                 "an upload begins with the answer, and this one does not", hint="update the site agent"
             )
         self._service.heard(caller.name, None)
-        begun = self._intake.begin(caller.name, first.answer)
-        if isinstance(begun, pb.Receipt):
-            return pb.SubmitAnswerResponse(receipt=begun)
+        answer, data = (
+            wire.value_of(values.Answer, first.answer),
+            first.answer.SerializeToString(deterministic=True),
+        )
+        begun = self._intake.begin(caller.name, answer, data)
+        if isinstance(begun, values.Receipt):
+            return pb.SubmitAnswerResponse(receipt=pb.Receipt.FromString(wire.write(begun)))
         with begun as upload:
             for part in parts:
                 if part.chunk is None:
                     raise RejectedError("an upload holds one answer only", hint="update the site agent")
                 upload.write(part.chunk)
-            return pb.SubmitAnswerResponse(receipt=upload.finish())
+            return pb.SubmitAnswerResponse(receipt=pb.Receipt.FromString(wire.write(upload.finish())))
 
     def heartbeat(self, caller: Caller, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         self._service.heard(caller.name, _instance(request.instance))

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fedmap.contract import wire
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.errors import NotFoundError, RejectedError, StateError
 from fedmap.names import check_region, check_site_name, check_study_name, shown
@@ -211,4 +212,4 @@ class OperatorHandler:
             refusals=transaction.refusals.newest(name, MOST_REFUSALS),
         )
         presence = {site: self._liveness.presence(site) for site in study.state.members}
-        return study_status(study, records, sites, presence, now)
+        return pb.StudyStatus.FromString(wire.write(study_status(study, records, sites, presence, now)))

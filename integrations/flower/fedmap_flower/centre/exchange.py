@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Message
 
 from fedmap.algorithm.fit.values import Model
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, Task
 from fedmap.errors import FedmapError, IntegrityError, RejectedError
 from fedmap.files.digests import sha256_hex
 from fedmap.names import check_site_name
@@ -29,13 +30,6 @@ from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.updates import check_answer
 from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
 
-KINDS: Mapping[TaskKind, pb.TaskKind.ValueType] = {
-    "statistics": pb.TASK_KIND_STATISTICS,
-    "initialise": pb.TASK_KIND_INITIALISE,
-    "fit": pb.TASK_KIND_FIT,
-    "rule": pb.TASK_KIND_RULE,
-    "evaluate": pb.TASK_KIND_EVALUATE,
-}
 SILENT = "unreachable"
 """The code of a node that did not answer in time, or whose app ended without an answer."""
 
@@ -64,7 +58,7 @@ class Accepted:
     """An answer that the gate let pass. Abstained: a fit without a weight."""
 
     member: Member
-    answer: pb.Answer
+    answer: Answer
     tensors: Path | None
     norm: float | None = None
     abstained: bool = False
@@ -103,20 +97,20 @@ class Exchange:
 
     def messages(self, question: Question, nodes: Iterable[int]) -> list[Message]:
         """One message for each node."""
-        task = pb.Task(
+        task = Task(
             study=self._terms.study,
             id=question.id,
-            kind=KINDS[question.kind],
+            kind=question.kind,
             round=question.round,
             terms_digest=self._terms.digest,
             prior_digest=sha256_hex(question.prior) if question.prior else "",
             prior_size=len(question.prior),
             attempt=1,
+            rule=None if question.rule is None else told_rule(question.rule),
         )
-        if question.rule is not None:
-            task.rule.MergeFromString(wire.write(told_rule(question.rule)))
-        content = order_record(Order(task, self._terms.to_json(), question.prior))
-        kind, group = MESSAGE_TYPES[task.kind], question.id
+        message: Any = wire.message_of(task)
+        content = order_record(Order(message, self._terms.to_json(), question.prior))
+        kind, group = MESSAGE_TYPES[message.kind], question.id
         return [Message(content, node, kind, group_id=group) for node in nodes]
 
     def judge(
@@ -140,8 +134,8 @@ class Exchange:
             except FedmapError as error:
                 refused.append(Refused(_name(known, node), question.id, error.code, error.message))
                 continue
-            if one.answer.WhichOneof("content") == "failure":
-                failure, site = one.answer.failure, one.member.site or _name(known, node)
+            if (failure := one.answer.failure) is not None:
+                site = one.member.site or _name(known, node)
                 refused.append(Refused(site, question.id, failure.code, failure.reason))
             else:
                 found.append(one)
@@ -171,8 +165,8 @@ class Exchange:
                 hint="read the log of that SuperNode",
             )
         reply = read_reply(message.content)
-        answer = reply.answer
-        if answer.site or answer.WhichOneof("content") != "failure":  # a failing node may not know its name
+        answer = wire.value_of(Answer, reply.answer)
+        if answer.site or answer.failure is None:  # a failing node may not know its name
             check_site_name(answer.site)
             if known is not None and answer.site != known.site:
                 raise RejectedError("the answer names another site", hint="restart that SuperNode")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from google.protobuf.json_format import MessageToJson
-from google.protobuf.message import Message
-
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1.values import (
+    EvaluationAnswer,
+    MemberStatus,
+    Refusal,
+    RoundStatus,
+    SiteScore,
+    StatisticsAnswer,
+    StudyStatus,
+)
 from fedmap.files.digests import sha256_hex
+from fedmap.study.answers import content_as
 from fedmap.study.run_folder import RefusalTold, RoundTold, RuleTold, RunTold, SiteTold, write_run
 from fedmap_aggregator.operator.results import write_results
 from fedmap_flower.centre.strategy import FedMAP
@@ -21,7 +29,8 @@ _T1 = 1
 def write_outcome(out: Path, strategy: FedMAP) -> None:
     """The tables first: where there is a run.json, everything is there."""
     run = run_told(strategy)
-    write_results(status_of(strategy, run), dict.fromkeys(strategy.members, _T1), out / TABLES)
+    status: Any = wire.message_of(status_of(strategy, run))
+    write_results(status, dict.fromkeys(strategy.members, _T1), out / TABLES)
     write_run(out, run, strategy.prior)
 
 
@@ -38,22 +47,24 @@ def run_told(strategy: FedMAP) -> RunTold:
             SiteTold(
                 site=site,
                 region=member.region,
-                statistics=_json(strategy.statistics[site].answer.statistics),
-                evaluation=_json(evaluations[site].answer.evaluation) if site in evaluations else "",
+                statistics=wire.write_json(content_as(StatisticsAnswer, strategy.statistics[site].answer)),
+                evaluation=wire.write_json(content_as(EvaluationAnswer, evaluations[site].answer))
+                if site in evaluations
+                else "",
             )
             for site, member in sorted(strategy.members.items())
         ),
         rounds=tuple(
             RoundTold(
-                round=note.round,
+                round=note.summary.round,
                 weights=dict(note.weights),
                 absent=note.absent,
-                members=note.members,
-                penalty=note.penalty,
-                loss=note.loss,
-                validation_loss=note.validation_loss,
-                personal_metric=note.personal_metric,
-                global_metric=note.global_metric,
+                members=note.summary.members,
+                penalty=note.summary.penalty,
+                loss=note.summary.loss,
+                validation_loss=note.summary.validation_loss,
+                personal_metric=note.summary.personal_metric,
+                global_metric=note.summary.global_metric,
                 closed_unix_ms=note.closed_unix_ms,
             )
             for note in strategy.rounds
@@ -72,10 +83,10 @@ def run_told(strategy: FedMAP) -> RunTold:
     )
 
 
-def status_of(strategy: FedMAP, run: RunTold) -> pb.StudyStatus:
+def status_of(strategy: FedMAP, run: RunTold) -> StudyStatus:
     """The run as the operator's status would tell it."""
     plan, terms = strategy.terms.plan, strategy.terms
-    status = pb.StudyStatus(
+    return StudyStatus(
         study=terms.study,
         title=plan.study.title,
         phase="complete",
@@ -85,33 +96,18 @@ def status_of(strategy: FedMAP, run: RunTold) -> pb.StudyStatus:
         prior_digest=run.prior_digest,
         metric=plan.task.metric,
         quorum=plan.rounds.quorum,
+        members=tuple(
+            MemberStatus(site=site, region=member.region, membership="approved")
+            for site, member in sorted(strategy.members.items())
+        ),
+        history=tuple(
+            RoundStatus(**vars(note.summary), absent=note.absent, closed_unix_ms=note.closed_unix_ms)
+            for note in strategy.rounds
+        ),
+        scores=tuple(
+            SiteScore(site, one.member.region, score.model, score.metric, score.value, score.note)
+            for site, one in sorted(strategy.evaluations.items())
+            for score in content_as(EvaluationAnswer, one.answer).scores
+        ),
+        refusals=tuple(Refusal(one.site, one.task, one.code, one.reason) for one in run.refusals),
     )
-    for site, member in sorted(strategy.members.items()):
-        status.members.add(site=site, region=member.region, membership="approved")
-    for note in run.rounds:
-        status.history.add(
-            round=note.round,
-            answered=len(note.weights) - len(note.absent),
-            absent=note.absent,
-            members=note.members,
-            loss=note.loss,
-            validation_loss=note.validation_loss,
-            penalty=note.penalty,
-            largest_weight=max(note.weights.values()),
-            personal_metric=note.personal_metric,
-            global_metric=note.global_metric,
-            closed_unix_ms=note.closed_unix_ms,
-        )
-    for site, one in sorted(strategy.evaluations.items()):
-        for score in one.answer.evaluation.scores:
-            told = status.scores.add(site=site, region=one.member.region, model=score.model)
-            told.metric, told.note = score.metric, score.note
-            if score.HasField("value"):
-                told.value = score.value
-    for refusal in run.refusals:
-        status.refusals.add(site=refusal.site, task_id=refusal.task, code=refusal.code, reason=refusal.reason)
-    return status
-
-
-def _json(message: Message) -> str:
-    return MessageToJson(message, indent=None, preserving_proto_field_name=True)

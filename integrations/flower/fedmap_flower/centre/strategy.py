@@ -25,14 +25,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import draw_initial_site
-from fedmap.contract import wire
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import FitAnswer, RuleAnswer, StatisticsAnswer
 from fedmap.errors import TrainingError
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import ReferenceTerms
-from fedmap.study.answers import terms_of
+from fedmap.study.answers import content_as, terms_of
 from fedmap.study.centre_step import CentreStep
+from fedmap.study.record import PriorMade, RoundRecord, RoundSummary, summary_of
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,
@@ -45,8 +45,17 @@ from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_flower.centre.exchange import Accepted, Exchange, Member, Question, Refused, Step
 from fedmap_flower.centre.grid_nodes import wait_for_nodes
-from fedmap_flower.centre.round_notes import RoundNote, note_of
 from fedmap_flower.records import tensor_bytes, tensor_record
+
+_HISTORY = (
+    "answered",
+    "penalty",
+    "largest-weight",
+    "loss",
+    "validation-loss",
+    "personal-metric",
+    "global-metric",
+)
 
 
 class FedMAP(Strategy):
@@ -58,7 +67,7 @@ class FedMAP(Strategy):
         self.statistics: Mapping[str, Accepted] = {}
         self.evaluations: Mapping[str, Accepted] = {}
         self.refused: list[Refused] = []
-        self.rounds: list[RoundNote] = []
+        self.rounds: list[RoundRecord] = []
         self.rule = DecisionRule()
         self.reference: Reference | None = None
         self.input_names: tuple[str, ...] = ()
@@ -79,7 +88,7 @@ class FedMAP(Strategy):
         nodes = wait_for_nodes(grid, sites, self.deadline)
         found = self._ask(grid, Question("statistics"), dict.fromkeys(nodes))
         self._require(found.accepted, "statistics")
-        told = {site: one.answer.statistics for site, one in found.accepted.items()}
+        told = {site: content_as(StatisticsAnswer, one.answer) for site, one in found.accepted.items()}
         pooled = self._centre.pool(
             {site: answer.layout_digest for site, answer in told.items()},
             lambda site: decode_statistics(
@@ -91,7 +100,7 @@ class FedMAP(Strategy):
         self.statistics = {s: one for s, one in found.accepted.items() if s not in pooled.excluded}
         self._require(self.statistics, "statistics")
         self.members = {site: one.member for site, one in self.statistics.items()}
-        self.input_names = tuple(next(iter(self.statistics.values())).answer.statistics.input_names)
+        self.input_names = told[next(iter(self.statistics))].input_names
         network, settings = self._model.network, self.terms.plan.prior
         first = self._centre.first(decode_theta(network, self._first_model(grid)), pooled.scaler)
         self.prior = encode_prior(network, settings, first)
@@ -122,17 +131,19 @@ class FedMAP(Strategy):
         step = self._centre.next(
             server_round,
             before.prior,
-            {site: one.answer.fit.log_omega for site, one in counted.items()},
+            {site: _log_omega(one) for site, one in counted.items()},
             lambda site: self._update(counted[site]),
         )
         self._cohort_norm = median_low([one.norm for one in weighted.values() if one.norm is not None])
         self._keep(counted if self._centre.carries_over(server_round) else {}, weighted)
         self.prior = encode_prior(network, plan.prior, PriorFile(step.prior, before.scaler))
-        fits = [one.answer.fit for one in found.accepted.values()]
+        fits = [content_as(FitAnswer, one.answer) for one in found.accepted.values()]
         absent = tuple(sorted(counted.keys() - weighted.keys()))
-        note = note_of(server_round, step, absent, fits, len(self.members), time.time_ns() // 1_000_000)
-        self.rounds.append(note)
-        return tensor_record(self.prior), note.metrics()
+        made = PriorMade(step.weights, step.penalty)
+        summary = summary_of(server_round, len(self.members), len(weighted), made, fits)
+        now = time.time_ns() // 1_000_000
+        self.rounds.append(RoundRecord(step.weights, absent, summary, now))
+        return tensor_record(self.prior), _metrics(summary)
 
     def configure_evaluate(
         self,
@@ -155,7 +166,7 @@ class FedMAP(Strategy):
         terms: dict[str, RuleTerms] = {}
         references: dict[str, ReferenceTerms] = {}
         for site, one in ruled.accepted.items():
-            told = wire.value_of(values.RuleAnswer, one.answer.rule)
+            told = content_as(RuleAnswer, one.answer)
             terms[site], reference = terms_of(plan, told, one.tensors)
             if reference is not None:
                 references[site] = reference
@@ -233,3 +244,15 @@ class FedMAP(Strategy):
 def _file(one: Accepted) -> Path:
     assert one.tensors is not None  # the gate lets no such answer pass without
     return one.tensors
+
+
+def _log_omega(one: Accepted) -> float:
+    log_omega = content_as(FitAnswer, one.answer).log_omega
+    assert log_omega is not None  # the gate lets no weighted fit pass without
+    return log_omega
+
+
+def _metrics(summary: RoundSummary) -> MetricRecord:
+    """For Flower's history: what is known as numbers."""
+    told = {name.replace("_", "-"): value for name, value in vars(summary).items()}
+    return MetricRecord({name: told[name] for name in _HISTORY if told[name] is not None})
