@@ -26,36 +26,23 @@ from fedmap.scoring.evaluation_terms import (
 )
 from fedmap.study.models import model_of
 from fedmap.study.plan import parse_plan
+from tests import plans
 
-PLAN = """
-[study]
-name = "toy"
-title = "A toy study"
-[task]
-TASK
-[[features]]
-name = "a"
-kind = "number"
-[[features]]
-name = "ward"
-kind = "category"
-categories = ["one", "two", "three"]
-[model]
-name = "linear"
-"""
-BINARY = 'kind = "binary"\nlabel = "sick"\nclasses = [0, 1]\nmetric = "auroc"'
-MANY = 'kind = "multiclass"\nlabel = "sick"\nclasses = [0, 1, 2]\nmetric = "accuracy"'
-COX = (
-    'kind = "cox"\ntime = "t"\nevent = "e"\ntime_unit = "years"\nhorizon = 5.0\nmetric = "c_index"\n'
-    "grid = [2.5, 5.0]"
-)
+BINARY = plans.binary("sick")
+MANY = {"kind": "multiclass", "label": "sick", "classes": [0, 1, 2], "metric": "accuracy"}
+COX = plans.cox("t", "e", 5.0, grid=[2.5, 5.0])
 NAMES = ("a", "ward=two", "ward=three")
 FLOOR = 5
 
 
-def scoring(task: str = BINARY, rows: int = 200, wards: tuple[float, ...] = (0.5, 0.3, 0.2)) -> Scoring:
+def scoring(
+    task: plans.Table = BINARY, rows: int = 200, wards: tuple[float, ...] = (0.5, 0.3, 0.2)
+) -> Scoring:
     """A model that says σ(a), or a log hazard of a, on rows for which it is true."""
-    plan = parse_plan(PLAN.replace("TASK", task), "toy.toml")
+    plan = parse_plan(
+        plans.plan_text("toy", task, plans.number("a"), plans.category("ward", "one", "two", "three")),
+        "toy.toml",
+    )
     rng = np.random.default_rng(rows)
     a = rng.normal(-0.5, 1.0, rows)
     ward = rng.choice(3, rows, p=wards)
@@ -80,7 +67,7 @@ def scoring(task: str = BINARY, rows: int = 200, wards: tuple[float, ...] = (0.5
 
 
 @pytest.mark.parametrize("task", [BINARY, MANY, COX], ids=["binary", "multiclass", "cox"])
-def test_every_metric_comes_with_its_error(task: str) -> None:
+def test_every_metric_comes_with_its_error(task: plans.Table) -> None:
     measured = measure_with_errors(scoring(task))
     assert [one.result.name for one in measured] == list(metric_names(scoring(task).plan.task.kind))
     for one in measured:

@@ -10,53 +10,24 @@ import pytest
 import torch
 
 from fedmap.study.plan import StudyPlan, parse_plan
+from tests import plans
 
-BINARY_PLAN = """
-[study]
-name = "toy"
-title = "A toy study"
-[task]
-kind = "binary"
-label = "sick"
-classes = [0, 1]
-metric = "auroc"
-[[features]]
-name = "a"
-kind = "number"
-range = [-50, 50]
-[[features]]
-name = "b"
-kind = "number"
-range = [-50, 50]
-[[features]]
-name = "c"
-kind = "number"
-range = [-50, 50]
-[model]
-name = "mlp"
-hidden = [16, 8]
-dropout = 0.1
-batch_norm = true
-[training]
-epochs = 3
-batch_size = 32
-learning_rate = 0.01
-[rounds]
-count = 5
-evaluate_every = 2
-[limits]
-min_rows = 10
-"""
+FEATURES = tuple(plans.number(name, range=[-50, 50]) for name in "abc")
+TRAINING = {"epochs": 3, "batch_size": 32, "learning_rate": 0.01}
 
-SURVIVAL_PLAN = (
-    BINARY_PLAN.replace('kind = "binary"', 'kind = "cox"')
-    .replace(
-        'label = "sick"\nclasses = [0, 1]\nmetric = "auroc"',
-        'time = "years"\nevent = "sick"\nmetric = "c_index"',
-    )
-    .replace("[[features]]", 'time_unit = "years"\nhorizon = 5.0\n[[features]]', 1)
-    .replace('name = "mlp"\nhidden = [16, 8]\ndropout = 0.1\nbatch_norm = true', 'name = "cprd_survival"')
-)
+
+def toy_plan(task: plans.Table, model: plans.Table) -> str:
+    more: dict[str, plans.Table] = {
+        "study": {"title": "A toy study"},
+        "training": TRAINING,
+        "rounds": {"count": 5, "evaluate_every": 2},
+        "limits": {"min_rows": 10},
+    }
+    return plans.plan_text("toy", task, *FEATURES, **more, model=model)
+
+
+BINARY_PLAN = toy_plan(plans.binary("sick"), plans.mlp(16, 8, dropout=0.1, batch_norm=True))
+SURVIVAL_PLAN = toy_plan(plans.cox("years", "sick", 5.0), {"name": "cprd_survival"})
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -36,6 +36,7 @@ from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
+from tests import plans
 from tests.forked_programs import run_forked
 from tests.ran import Ran
 
@@ -47,75 +48,42 @@ SITES = 6
 Tier = Literal[2, 3]
 Columns = dict[str, NDArray[Any]]
 
-_STUDY = """
-[study]
-name = "clinic"
-title = "A clinic's risk of an event"
-intended_use = "Tests only. Not for patients."
-[task]
-TASK
-[split]
-test = 0.3
-[[features]]
-name = "age"
-kind = "number"
-unit = "years"
-range = [18, 110]
-[[features]]
-name = "sbp"
-kind = "number"
-unit = "mmHg"
-range = [60, 260]
-[[features]]
-name = "chol"
-kind = "number"
-unit = "mmol/l"
-range = [1, 15]
-missing = { fill = 5.0 }
-[[features]]
-name = "smoking"
-kind = "category"
-categories = ["no", "former", "current"]
-[[features]]
-name = "crp"
-kind = "number"
-range = [0, 500]
-transform = "log1p"
-missing = "exclude"
-BLOCK
-[model]
-name = "mlp"
-hidden = [8, 6]
-dropout = 0.1
-batch_norm = true
-[training]
-epochs = 12
-batch_size = 64
-learning_rate = 0.02
-fine_tune_epochs = 15
-[prior]
-hidden = [6, 4]
-SCALING
-[limits]
-min_rows = 20
-min_events = 2
-min_cell = 5
-"""
+_FEATURES = (
+    plans.number("age", unit="years", range=[18, 110]),
+    plans.number("sbp", unit="mmHg", range=[60, 260]),
+    plans.number("chol", unit="mmol/l", range=[1, 15], missing={"fill": 5.0}),
+    plans.category("smoking", "no", "former", "current"),
+    plans.number("crp", range=[0, 500], transform="log1p", missing="exclude"),
+)
 _TASKS = {
-    "binary": 'kind = "binary"\nlabel = "event"\nclasses = ["well", "ill"]\nmetric = "auroc"\n'
-    'threshold = { rule = "youden" }',
-    "multiclass": 'kind = "multiclass"\nlabel = "grade"\nclasses = ["a", "b", "c"]\n'
-    'metric = "balanced_accuracy"',
-    "cox": 'kind = "cox"\ntime = "years"\nevent = "happened"\ntime_unit = "years"\nhorizon = 5.0\n'
-    'metric = "c_index"',
+    "binary": plans.binary("event", ["well", "ill"], threshold={"rule": "youden"}),
+    "multiclass": {
+        "kind": "multiclass",
+        "label": "grade",
+        "classes": ["a", "b", "c"],
+        "metric": "balanced_accuracy",
+    },
+    "cox": plans.cox("years", "happened", 5.0),
 }
-_BLOCK = '[[features]]\nprefix = "drug_"\ncolumns = 3\nkind = "number"\nrange = [0, 50]\nscale = false'
+_BLOCK = plans.block("drug_", 3, range=[0, 50], scale=False)
 Kind = Literal["binary", "multiclass", "cox"]
 
 
 def study(kind: Kind = "binary", *, block: bool = False, scaling: str = "pooled") -> StudyPlan:
-    text = _STUDY.replace("TASK", _TASKS[kind]).replace("BLOCK", _BLOCK if block else "")
-    return parse_plan(text.replace("SCALING", f'[scaling]\nmode = "{scaling}"'), "clinic.toml")
+    text = plans.plan_text(
+        "clinic",
+        _TASKS[kind],
+        *_FEATURES,
+        *([_BLOCK] if block else []),
+        study={"title": "A clinic's risk of an event", "intended_use": "Tests only. Not for patients."},
+        split={"test": 0.3},
+        model=plans.mlp(8, 6, dropout=0.1, batch_norm=True),
+        training={"epochs": 12, "batch_size": 64, "learning_rate": 0.02, "fine_tune_epochs": 15},
+        prior={"hidden": [6, 4]},
+        scaling={"mode": scaling},
+        limits={"min_rows": 20, "min_events": 2, "min_cell": 5},
+    )
+    return parse_plan(text, "clinic.toml")
 
 
 def patients(rows: int, seed: int, *, older: float = 0.0, turned: bool = False) -> Columns:

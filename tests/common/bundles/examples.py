@@ -48,59 +48,28 @@ from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.plan.reading import parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
+from tests import plans
 
 RELEASED = 1_767_225_600_000  # 1 January 2026
 EXPIRES = 1_798_761_600_000  # 1 January 2027
 NOW = RELEASED + 86_400_000
 
-_FEATURES = """
-[[features]]
-name = "age"
-kind = "number"
-unit = "years"
-range = [18, 110]
+_FEATURES = (plans.number("age", unit="years", range=[18, 110]), plans.category("sex", "F", "M"))
+_BINARY = plans.binary("outcome", ["no", "yes"], threshold={"rule": "youden"})
+_STUDY = {"title": "A tiny study", "intended_use": "Tests only. Not for patients."}
+_SMALL = {"hidden": [3, 2]}
 
-[[features]]
-name = "sex"
-kind = "category"
-categories = ["F", "M"]
-"""
-_BINARY = """
-[study]
-name = "tiny"
-title = "A tiny study"
-intended_use = "Tests only. Not for patients."
 
-[task]
-kind = "binary"
-label = "outcome"
-classes = ["no", "yes"]
-metric = "auroc"
-threshold = { rule = "youden" }
-"""
-_SURVIVAL = """
-[study]
-name = "tiny-survival"
-title = "A tiny survival study"
-intended_use = "Tests only. Not for patients."
+def _plan(
+    task: plans.Table, prior: plans.Table, model: plans.Table = plans.LINEAR, name: str = "tiny"
+) -> StudyPlan:
+    return parse_plan(plans.plan_text(name, task, *_FEATURES, model=model, prior=prior, study=_STUDY), name)
 
-[task]
-kind = "cox"
-time = "years"
-event = "event"
-time_unit = "years"
-horizon = 10
-metric = "c_index"
-"""
-_SMALL = '\n[model]\nname = "linear"\n\n[prior]\nhidden = [3, 2]\n'
-_NORMED = '\n[model]\nname = "mlp"\nhidden = [4]\nbatch_norm = true\n\n[prior]\nhidden = [3, 2]\n'
 
-BINARY = parse_plan(_BINARY + _FEATURES + _SMALL, "binary")
-NORMED = parse_plan(_BINARY + _FEATURES + _NORMED, "normed")
-QUADRATIC = parse_plan(
-    _BINARY + _FEATURES + '\n[model]\nname = "linear"\n\n[prior]\nconvex = false\n', "quadratic"
-)
-SURVIVAL = parse_plan(_SURVIVAL + _FEATURES + _SMALL, "survival")
+BINARY = _plan(_BINARY, _SMALL)
+NORMED = _plan(_BINARY, _SMALL, plans.mlp(4, batch_norm=True))
+QUADRATIC = _plan(_BINARY, {"convex": False})
+SURVIVAL = _plan(plans.cox("years", "event", 10), _SMALL, name="tiny-survival")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fedmap.bundles.verification import verify_bundle
 from fedmap.bundles.writing import scaler_values, write_bundle
 from fedmap.errors import FedmapError, IncompatibleError, LimitError, StorageError
 from fedmap.study.plan.reading import parse_plan
+from tests import plans
 from tests.common.bundles.examples import (
     NOW,
     SURVIVAL,
@@ -29,28 +30,13 @@ from tests.common.bundles.examples import (
     write_example,
 )
 
-_LARGE = """
-[study]
-name = "large"
-title = "Large"
-
-[task]
-kind = "binary"
-label = "outcome"
-classes = [0, 1]
-metric = "auroc"
-
-[[features]]
-name = "age"
-kind = "number"
-
-[model]
-name = "mlp"
-hidden = [2000, 4000]
-
-[prior]
-convex = false
-"""
+_LARGE = plans.plan_text(
+    "large",
+    plans.binary("outcome"),
+    plans.number("age"),
+    model=plans.mlp(2000, 4000),
+    prior={"convex": False},
+)
 MIB = 1 << 20
 
 

@@ -10,33 +10,16 @@ from hypothesis import strategies as st
 from fedmap.data.feature_rows import Cell, check_records, feature_columns, missing_columns
 from fedmap.errors import DataError, ModelError
 from fedmap.study.plan import parse_plan
+from tests import plans
 
 PLAN = parse_plan(
-    """
-[study]
-name = "rows"
-title = "Rows"
-[task]
-kind = "binary"
-label = "ill"
-classes = [0, 1]
-metric = "auroc"
-[[features]]
-name = "age"
-kind = "number"
-range = [18, 110]
-[[features]]
-name = "smoker"
-kind = "category"
-categories = [0, 1]
-[[features]]
-prefix = "dx_"
-columns = 8
-kind = "number"
-missing = { fill = 0 }
-[model]
-name = "linear"
-""",
+    plans.plan_text(
+        "rows",
+        plans.binary("ill"),
+        plans.number("age", range=[18, 110]),
+        plans.category("smoker", 0, 1),
+        plans.block("dx_", 8, missing={"fill": 0}),
+    ),
     "rows.toml",
 )
 BLOCK = tuple(f"dx_{letter}" for letter in "abcdefgh")

@@ -8,36 +8,16 @@ import pytest
 from fedmap.data.loading import load_frame
 from fedmap.data.table.site_dataset import MissingCount
 from fedmap.study.plan import parse_plan
+from tests import plans
 
-PLAN = """
-[study]
-name = "demo"
-title = "A demonstration"
-[task]
-kind = "binary"
-label = "sick"
-classes = [0, 1]
-metric = "auroc"
-[[features]]
-name = "sbp"
-kind = "number"
-missing = "exclude"
-[[features]]
-name = "sex"
-kind = "category"
-categories = ["F", "M"]
-missing = { fill = "F" }
-[[features]]
-prefix = "drug_"
-columns = 2
-kind = "number"
-missing = { fill = 0 }
-[model]
-name = "linear"
-[limits]
-min_rows = 10
-min_events = 2
-"""
+PLAN = plans.plan_text(
+    "demo",
+    plans.binary("sick"),
+    plans.number("sbp", missing="exclude"),
+    plans.category("sex", "F", "M", missing={"fill": "F"}),
+    plans.block("drug_", 2, missing={"fill": 0}),
+    limits={"min_rows": 10, "min_events": 2},
+)
 
 
 @pytest.mark.parametrize("tier", [1, 3])

@@ -19,51 +19,21 @@ from fedmap.data.streaming import FeatureFile
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import DataError
 from fedmap.study.plan import StudyPlan, load_plan, parse_plan
+from tests import plans
 
 PLANTED = "9434765919"
 INTERVAL = Path(__file__).resolve().parents[3] / "lab" / "fedmap_lab" / "plans" / "interval.toml"
 PLAN = parse_plan(
-    """
-[study]
-name = "rows"
-title = "Rows"
-[task]
-kind = "binary"
-label = "ill"
-classes = [0, 1]
-metric = "auroc"
-[[features]]
-name = "age"
-kind = "number"
-unit = "years"
-range = [18, 110]
-[[features]]
-name = "hb"
-kind = "number"
-unit = "g/l"
-range = [30, 250]
-missing = "exclude"
-[[features]]
-name = "crp"
-kind = "number"
-range = [0, 500]
-transform = "log1p"
-missing = { fill = 1.0 }
-[[features]]
-name = "sex"
-kind = "category"
-categories = ["F", "M"]
-[[features]]
-prefix = "drug_"
-columns = 2
-kind = "number"
-range = [0, 9]
-missing = { fill = 0 }
-[model]
-name = "linear"
-[limits]
-min_rows = 2
-""",
+    plans.plan_text(
+        "rows",
+        plans.binary("ill"),
+        plans.number("age", unit="years", range=[18, 110]),
+        plans.number("hb", unit="g/l", range=[30, 250], missing="exclude"),
+        plans.number("crp", range=[0, 500], transform="log1p", missing={"fill": 1.0}),
+        plans.category("sex", "F", "M"),
+        plans.block("drug_", 2, range=[0, 9], missing={"fill": 0}),
+        limits={"min_rows": 2},
+    ),
     "rows.toml",
 )
 INPUTS = ("age", "hb", "crp", "sex=M", "drug_a", "drug_b")
