@@ -7,11 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
+from fedmap.contract.v1 import federation_pb2
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
 from fedmap.files.durable import DurableWriter, FolderLock
@@ -20,7 +22,7 @@ from fedmap.trust.deletion import DeletionRecord, Trust, read_deletion
 from fedmap_aggregator.config import RetentionSection
 from fedmap_aggregator.upkeep.retention import Retention
 from tests.aggregator import small_study as made
-from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until, scripted
+from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, run_until, scripted
 from tests.aggregator.releases import (
     DAY_MS,
     finish,
@@ -44,6 +46,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def centre(finished: Path, tmp_path: Path) -> Iterator[Centre]:
     with reopened(finished, tmp_path) as opened:
         yield opened
+
+
+@contextmanager
+def in_rounds(folder: Path) -> Iterator[tuple[Centre, tuple[Site, Site], made.Small, federation_pb2.Task]]:
+    """A study of today, and what its first site is asked in the first round."""
+    with centre_in(folder) as centre:
+        centre.clock.now = int(time.time() * 1000)
+        sites = centre.enrolled("north"), centre.enrolled("south")
+        study = centre.started(*sites)
+        run_until(study, "rounds", *sites)
+        task = sites[0].next_task()
+        assert task is not None
+        yield centre, sites, study, task
 
 
 def purge(
@@ -202,12 +217,7 @@ def test_bundles_that_a_purge_left_are_not_said_to_be_deleted_by_the_next(centre
 
 
 def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None:
-    with centre_in(tmp_path) as centre:
-        sites = centre.enrolled("north"), centre.enrolled("south")
-        study = centre.started(*sites)
-        run_until(study, "rounds", *sites)
-        task = sites[0].next_task()
-        assert task is not None
+    with in_rounds(tmp_path) as (centre, sites, study, task):
         answer, tensors = scripted(study, task, "north")
         bad = made.poisoned(tensors, "buffers.mean", float("nan"))
         answer.tensors_digest = hashlib.sha256(bad).hexdigest()
@@ -222,12 +232,7 @@ def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None
 
 
 def test_a_site_that_sends_a_text_for_a_digest_blocks_no_purge(tmp_path: Path) -> None:
-    with centre_in(tmp_path) as centre:
-        sites = centre.enrolled("north"), centre.enrolled("south")
-        study = centre.started(*sites)
-        run_until(study, "rounds", *sites)
-        task = sites[0].next_task()
-        assert task is not None
+    with in_rounds(tmp_path) as (centre, sites, study, task):
         answer, tensors = scripted(study, task, "north")
         answer.tensors_digest = "x"
         with pytest.raises(RejectedError):
@@ -249,11 +254,7 @@ def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centr
 
 
 def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tmp_path: Path) -> None:
-    with centre_in(tmp_path) as centre:
-        centre.clock.now = int(time.time() * 1000)  # what is left is of today
-        sites = centre.enrolled("north"), centre.enrolled("south")
-        study = centre.started(*sites)
-        run_until(study, "rounds", *sites)
+    with in_rounds(tmp_path) as (centre, sites, study, _):
         centre.estimator.at_once = False
         for site in sites:
             site.work(study)
@@ -267,13 +268,7 @@ def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tm
 def test_an_answer_that_came_too_late_does_not_outlive_the_purge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with centre_in(tmp_path) as centre:
-        centre.clock.now = int(time.time() * 1000)
-        sites = centre.enrolled("north"), centre.enrolled("south")
-        study = centre.started(*sites)
-        run_until(study, "rounds", *sites)
-        task = sites[0].next_task()
-        assert task is not None
+    with in_rounds(tmp_path) as (centre, sites, study, task):
         keep = centre.store.blobs.keep
 
         def keep_and_abort(writer: DurableWriter, digest: str) -> Path:

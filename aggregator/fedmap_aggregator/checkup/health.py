@@ -12,6 +12,7 @@ import http.client
 from fedmap.errors import StateError, UnreachableError
 from fedmap.files.durable import read_file
 from fedmap.process.addresses import host_of, port_of
+from fedmap.trust.certificates import pem_blocks
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import joining_path
 from fedmap_aggregator.identity.profile import OperatorProfile
@@ -19,7 +20,6 @@ from fedmap_aggregator.operator.client import OperatorClient
 
 _ANY = ("0.0.0.0", "::")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_END = "-----END "
 
 
 def check_health(config: AggregatorConfig, seconds: float) -> str:
@@ -55,20 +55,10 @@ def _readyz(listen: str, seconds: float) -> str:
 def _health_service(config: AggregatorConfig, seconds: float) -> str:
     near = host_of(config.listen) in (*_ANY, *_LOOPBACK)  # names that our own certificates always hold
     address = f"localhost:{port_of(config.listen)}" if near else config.server.address
-    ca, certificate, key = _pem_blocks(read_file(joining_path(config)).decode("ascii"))
+    ca, certificate, key = (pem.decode() for _, pem in pem_blocks(read_file(joining_path(config))))
     with OperatorClient(OperatorProfile("joining", address, ca, certificate, key)) as client:
         if not client.healthy(seconds):
             raise StateError(
                 "the aggregator says that it is not serving", hint="it starts or stops; read its log"
             )
     return f"{config.listen} is serving"
-
-
-def _pem_blocks(text: str) -> list[str]:
-    """The authority, the joining certificate and its key, as `init` put them together."""
-    blocks: list[str] = [""]
-    for line in text.splitlines(keepends=True):
-        blocks[-1] += line
-        if line.startswith(_END):
-            blocks.append("")
-    return blocks[:-1]

@@ -147,19 +147,8 @@ def _plan_lines(plan: pb.PurgeStudyResponse) -> list[str]:
 
 
 def _facts(manifest: BackupManifest) -> dict[str, JsonValue]:
-    return {
-        "made_unix_ms": manifest.made_unix_ms,
-        "software_version": manifest.software_version,
-        "address": manifest.address,
-        "database": manifest.database,
-        "schema_revision": manifest.schema_revision,
-        "audit_entries": manifest.audit_entries,
-        "audit_head": manifest.audit_head,
-        "files": len(manifest.files),
-        "with_keys": manifest.with_keys,
-        "left_out": list(manifest.left_out),
-        "outside": list(manifest.outside),
-    }
+    told = manifest.model_dump(mode="json", exclude={"format", "tables", "files"})
+    return {**told, "files": len(manifest.files)}
 
 
 def _lines(manifest: BackupManifest) -> list[str]:

@@ -11,9 +11,8 @@ what follows from that.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,21 +29,12 @@ from fedmap_aggregator.studies.service import Study, StudyService
 
 _DAY_SECONDS = 86_400
 _AT_ONCE = 100  # files while everybody else's writes wait
+KEPT_BUNDLE = "the bundle "
 _KEPT = (
     "the audit log: names, counts and digests",
     "the study's name, terms and members, and how far it came",
     "the manifests of its bundles, and the list of withdrawals",
 )
-
-
-@dataclass(frozen=True)
-class PurgePlan:
-    """What a purge takes, and what it leaves."""
-
-    rows: Mapping[str, int]
-    deleted: tuple[Deleted, ...]
-    bundles_kept: tuple[str, ...]
-    bundles_deleted: tuple[str, ...]
 
 
 class StudyPurge:
@@ -69,11 +59,14 @@ class StudyPurge:
         self._turn = threading.Lock()
         self._log = get_logger()
 
-    def plan(self, name: str, with_bundles: bool) -> PurgePlan:
-        """What a purge would take now. StateError before the study's end."""
+    def plan(self, name: str, with_bundles: bool) -> DeletionRecord:
+        """What a purge would take now, or took when it was begun. StateError before the study's end."""
+        row = self.deletion(name)
+        if row is not None:
+            return _draft(row)
         study = self._ended(name)
         with self._store.reading() as transaction:
-            return self._plan(transaction, study, with_bundles)
+            return self._plan(transaction, study, with_bundles, "")
 
     def purge(self, name: str, with_bundles: bool, actor: str) -> DeletionRecord:
         """Delete a study's content; what the certificate says. Done before: as it was then."""
@@ -85,11 +78,6 @@ class StudyPurge:
             elif with_bundles:
                 self._check_no_bundle_is_left(name)
             return self._finish(name)
-
-    def begun(self, name: str) -> DeletionRecord | None:
-        """What a deletion that was begun takes or took, nothing done; its end is 0 before it has ended."""
-        row = self.deletion(name)
-        return None if row is None else _draft(row)
 
     def finish_interrupted(self) -> None:
         """Take up every deletion that a stop interrupted; one that must wait (a backup) is left for later."""
@@ -150,7 +138,7 @@ class StudyPurge:
                 "may use any more, and ask for --with-bundles at the first purge of a study",
             )
 
-    def _plan(self, transaction: Transaction, study: Study, with_bundles: bool) -> PurgePlan:
+    def _plan(self, transaction: Transaction, study: Study, with_bundles: bool, actor: str) -> DeletionRecord:
         name, blobs = study.state.study, self._store.blobs
         bundles = [row for row in transaction.bundles.list() if row.study == name]
         going = _withdrawn(bundles) if with_bundles else []
@@ -170,11 +158,18 @@ class StudyPurge:
             self._file("bundle", row.file_digest, blobs.path(row.file_digest), row.file_name) for row in going
         ]
         found += [Deleted(kind="leftover", sha256=one, bytes=leftovers[one]) for one in sorted(leftovers)]
-        return PurgePlan(
-            rows=transaction.deletions.content(name),
+        kept = [row.file_name for row in bundles if row not in going and row.file_digest]
+        return DeletionRecord(
+            study=name,
+            terms_digest=study.terms.digest,
+            place="aggregator",
+            owner=self._owner,
+            actor=actor,
+            begun_unix_ms=self._clock_ms(),
+            software_version=version("fedmap"),
+            rows=dict(transaction.deletions.content(name)),
             deleted=tuple(found),
-            bundles_kept=tuple(row.file_name for row in bundles if row not in going and row.file_digest),
-            bundles_deleted=tuple(row.file_name for row in going),
+            kept=(*_KEPT, *(f"{KEPT_BUNDLE}{bundle}" for bundle in kept)),
         )
 
     def _file(self, kind: str, digest: str, path: Path, name: str = "") -> Deleted:
@@ -184,27 +179,13 @@ class StudyPurge:
         name, now = study.state.study, self._clock_ms()
 
         def also(transaction: Transaction) -> None:
-            plan = self._plan(transaction, study, with_bundles)
-            draft = DeletionRecord(
-                study=name,
-                terms_digest=study.terms.digest,
-                place="aggregator",
-                owner=self._owner,
-                actor=actor,
-                begun_unix_ms=now,
-                finished_unix_ms=0,
-                software_version=version("fedmap"),
-                rows=dict(plan.rows),
-                deleted=plan.deleted,
-                kept=(*_KEPT, *(f"the bundle {bundle}" for bundle in plan.bundles_kept)),
-                audit_entries=0,
-                audit_head="",
-            )
+            draft = self._plan(transaction, study, with_bundles, actor)
             transaction.deletions.begin(DeletionRow(name, now, actor, draft.model_dump_json()))
+            going = {one.name for one in draft.deleted if one.kind == "bundle"}
             for row in transaction.bundles.list():
-                if row.file_name in plan.bundles_deleted:
+                if row.file_name in going:
                     transaction.bundles.forget_file(row.name, row.version)
-            detail = {kind: str(count) for kind, count in plan.rows.items()} | {"files": str(_files(draft))}
+            detail = {kind: str(count) for kind, count in draft.rows.items()} | {"files": str(draft.files)}
             transaction.audit.append(actor, "study.purge", name, detail, now)
 
         self._service.forget_content(name, now, also)
@@ -220,11 +201,9 @@ class StudyPurge:
         reach("aggregator.purge_files_gone")
         now = self._clock_ms()
         with self._store.transaction() as transaction:  # (4)
-            detail = {"files": str(_files(draft)), "bytes": str(draft.bytes)}
+            detail = {"files": str(draft.files), "bytes": str(draft.bytes)}
             entry = transaction.audit.append(row.actor, "study.purged", name, detail, now)
-            record = draft.model_copy(
-                update={"finished_unix_ms": now, "audit_entries": entry.seq, "audit_head": entry.hash}
-            )
+            record = draft.finished(now, entry)
             certificate = CERTIFICATE.sign_by_release_key(record, self._key.pem)
             transaction.deletions.finish(name, certificate.decode(), now)
         self._log.info("study_purged", study=name, actor=row.actor, digest=sha256_hex(certificate))
@@ -256,10 +235,6 @@ def _withdrawn(bundles: Collection[BundleRow]) -> list[BundleRow]:
             hint="withdraw every bundle of the study first, or leave out --with-bundles",
         )
     return [row for row in bundles if row.file_digest]
-
-
-def _files(record: DeletionRecord) -> int:
-    return sum(one.kind != "answer" for one in record.deleted)
 
 
 def _may_count_again(transaction: Transaction, study: Study) -> tuple[AnswerRow, ...]:

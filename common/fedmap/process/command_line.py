@@ -87,7 +87,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def print_json(value: JsonValue, indent: int | None = 2) -> None:
+def print_json(value: object, indent: int | None = 2) -> None:
     """One JSON document on standard output, not wrapped and not coloured; without `indent` on one line."""
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
     sys.stdout.flush()

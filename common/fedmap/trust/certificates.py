@@ -8,6 +8,7 @@ The identity stands in the certificate's SAN as a URI:
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -23,6 +24,7 @@ UNREADABLE = (ValueError, TypeError, x509.UnsupportedGeneralNameType, x509.Dupli
 """What the library raises for certificates and requests that are not what they should be."""
 
 _PREFIX = "fedmap:"
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 _NAMED: frozenset[Role] = frozenset({"site", "operator"})
 
 
@@ -52,6 +54,11 @@ class CertificateFacts:
     not_after: datetime.datetime
     dns_names: tuple[str, ...]  # DNS names and IP addresses
     fingerprint: str
+
+
+def pem_blocks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Every block of a PEM file: what it says to be, and the whole of it."""
+    return [(found[1], found[0]) for found in _BLOCK.finditer(data)]
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:

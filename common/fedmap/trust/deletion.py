@@ -15,9 +15,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
+from pydantic import Field
 
 from fedmap.errors import NotAllowedError
 from fedmap.process.settings import Section
+from fedmap.trust.audit import AuditEntry
 from fedmap.trust.certificates import Identity
 from fedmap.trust.envelope import Envelope
 
@@ -58,20 +60,30 @@ class DeletionRecord(Section):
     actor: str
     """Who asked for it; `retention` where the configured time was up."""
     begun_unix_ms: UnixMs
-    finished_unix_ms: UnixMs
+    finished_unix_ms: UnixMs = 0
+    """0 in a draft: what a deletion that is planned or begun takes."""
     software_version: str
-    rows: Mapping[str, int]
+    rows: Mapping[str, int] = Field(default_factory=dict)
     """Database rows that went, by kind."""
     deleted: tuple[Deleted, ...]
     kept: tuple[str, ...]
     """What stays, in words."""
-    audit_entries: int
-    audit_head: str
+    audit_entries: int = 0
+    audit_head: str = ""
     """Of the audit log after its entry about this deletion."""
 
     @property
     def bytes(self) -> int:
         return sum(one.bytes for one in self.deleted)
+
+    @property
+    def files(self) -> int:
+        return sum(one.kind != "answer" for one in self.deleted)
+
+    def finished(self, unix_ms: int, entry: AuditEntry) -> DeletionRecord:
+        """The draft as what has been done, and where the audit log says so."""
+        at = {"finished_unix_ms": unix_ms, "audit_entries": entry.seq, "audit_head": entry.hash}
+        return self.model_copy(update=at)
 
 
 @dataclass(frozen=True)
@@ -106,13 +118,12 @@ def read_deletion(data: bytes, trust: Trust) -> tuple[DeletionRecord, str]:
 
 def deletion_lines(name: str, record: DeletionRecord, signer: str) -> list[str]:
     """What a certificate that was checked says, for people."""
-    files = [one for one in record.deleted if one.kind != "answer"]
     rows = "".join(f"{count:,} {kind}, " for kind, count in record.rows.items())
     finished = _moment(record.finished_unix_ms)
     return [
         f"{name} is genuine, signed by {signer}",
         f"  study     {record.study}, at {record.owner}",
-        f"  deleted   {rows}{len(files):,} file(s), {record.bytes:,} bytes",
+        f"  deleted   {rows}{record.files:,} file(s), {record.bytes:,} bytes",
         f"  finished  {finished:%Y-%m-%d %H:%M} UTC, by {record.actor}",
         *(f"  kept      {one}" for one in record.kept),
         f"  audit     entry {record.audit_entries}, {record.audit_head}",

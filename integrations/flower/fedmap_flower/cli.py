@@ -13,28 +13,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
 from fedmap.errors import DataError
-from fedmap.process.command_line import version_option
+from fedmap.process.command_line import Json, command_group, say, version_option
 from fedmap.process.ending import run_program
 from fedmap.study.plan import load_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.processes.commands import LOCAL, FlowerRun, run_to_its_end, simulation_superlink
 
-app = typer.Typer(
-    help="FedMAP on Flower: simulate a study, or run one over SuperNodes.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("FedMAP on Flower: simulate a study, or run one over SuperNodes.")
 app.callback()(version_option)
-say = Console(stderr=True)
 Plan = Annotated[Path, typer.Argument(help="The study plan (TOML).")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds. Default: the plan's.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything that is random.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command("terms")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedmap.metrics import metric_label
+from fedmap.process.command_line import Json, answer, print_json, say
 from fedmap.study.plan import load_plan
-from fedmap_lab.cli.output import Json, answer, bar, say, show_done, warn
+from fedmap_lab.cli.output import bar, show_done, warn
 from fedmap_lab.wording import counted
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compare_command(
     if unasked := not_in_the_report(comparison):
         warn(unasked)
     if as_json:
-        answer.print_json(json.dumps(summary_json(comparison)))
+        print_json(summary_json(comparison))
         return
     for table in _tables(comparison):
         answer.print(table)

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedmap.process.command_line import answer, say
 from fedmap_lab.cli.federations import tiers_table
-from fedmap_lab.cli.output import PLANS, Seed, answer, say
+from fedmap_lab.cli.output import PLANS, Seed
 
 compose_app = typer.Typer(
     help="What the services of docker-compose.yml run; not meant to be typed.",

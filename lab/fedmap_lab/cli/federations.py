@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -16,7 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedmap.metrics import metric_label
-from fedmap_lab.cli.output import PLANS, Json, Seed, answer, bar, say
+from fedmap.process.command_line import Json, answer, print_json, say
+from fedmap_lab.cli.output import PLANS, Seed, bar
 from fedmap_lab.local.federation import LocalFederation, command_path
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def leave_one_out_command(
             }
             for one in found
         ]
-        answer.print_json(json.dumps(form))
+        print_json(form)
         return
     label = metric_label(found[0].personal.metric)
     table = Table(title=f"{label} (95 % interval) at the site that stayed out", title_justify="left")

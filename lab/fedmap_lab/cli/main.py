@@ -18,13 +18,13 @@ from rich.table import Table
 
 from fedmap.errors import FedmapError
 from fedmap.metrics import Metric, SkippedMetric, metric_label, shortfall
-from fedmap.process.command_line import version_option
+from fedmap.process.command_line import Json, answer, command_group, print_json, say, version_option
 from fedmap.process.ending import run_program
 from fedmap.study.plan import load_plan
 from fedmap_lab.cli.compare import compare_command
 from fedmap_lab.cli.compose import compose_app
 from fedmap_lab.cli.federations import demo_command, leave_one_out_command
-from fedmap_lab.cli.output import Json, Seed, answer, bar, say
+from fedmap_lab.cli.output import Seed, bar
 from fedmap_lab.cli.report import explain_command, report_command
 from fedmap_lab.methods.names import METHOD_NAMES
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from fedmap_lab.simulation.results import SummaryRow
     from fedmap_lab.simulation.simulate import Study
 
-app = typer.Typer(
-    help="The researcher's bench: cohorts and whole federations on one machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("The researcher's bench: cohorts and whole federations on one machine.")
 app.callback()(version_option)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
@@ -68,7 +63,7 @@ def cohort_command(
         )
     rows = summary.heterogeneity.rows
     if as_json:
-        answer.print_json((out / "cohort.json").read_text())
+        print_json(json.loads((out / "cohort.json").read_text()))
         return
     table = Table(title=f"{name}: {summary.rows} rows at {summary.sites} sites", title_justify="left")
     for column in ("mean ± SD over sites", "target", "measured"):
@@ -109,7 +104,7 @@ def import_command(
             }
             for s in (*summary.sites, *summary.left_out)
         ]
-        answer.print_json(json.dumps({"out": str(out), "rows": summary.rows, "sites": sites}))
+        print_json({"out": str(out), "rows": summary.rows, "sites": sites})
         return
     table = Table(title=f"{name}: {summary.rows} rows at {len(summary.sites)} sites", title_justify="left")
     for column in ("site", "tier", "region", "rows"):
@@ -176,7 +171,7 @@ def simulate_command(
         draw_convergence(study, fresh / "convergence.png")
     _show_exclusions(study)
     if as_json:
-        answer.print_json((out / "summary.json").read_text())
+        print_json(json.loads((out / "summary.json").read_text()))
         return
     answer.print(_summary_table(study))
     _show_where_the_global_model_did_better(study)

@@ -1,4 +1,4 @@
-"""What all commands of `fedmap-lab` share: where they print, and their options."""
+"""What all commands of `fedmap-lab` share beside `fedmap.process.command_line`: progress, and a seed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedmap.process.command_line import say
+
 PLANS = Path(__file__).parents[1] / "plans"
-say = Console(stderr=True)
-answer = Console()
 _AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of a comparison may take minutes
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def warn(sentence: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from fedmap_lab.cli.output import Json, answer, warn
+from fedmap.process.command_line import Json, answer, print_json
+from fedmap_lab.cli.output import warn
 
 
 def report_command(
@@ -21,7 +21,7 @@ def report_command(
 
     page = write_report(out, warn)
     if as_json:
-        answer.print_json(json.dumps({"report": str(page)}))
+        print_json({"report": str(page)})
         return
     answer.print(f"The report is [bold]{escape(str(page))}[/bold]")
 
@@ -40,16 +40,8 @@ def explain_command(
     folder = out or study / "explained"
     found = explain(study, method, folder)
     if as_json:
-        answer.print_json(
-            json.dumps(
-                {
-                    "method": found.facts.method,
-                    "layers": found.layers,
-                    "sites": found.sites,
-                    "out": str(folder),
-                }
-            )
-        )
+        method, layers, sites = found.facts.method, found.layers, found.sites
+        print_json({"method": method, "layers": layers, "sites": sites, "out": str(folder)})
         return
     for title, sentences in (("Layers", found.layers), ("Sites", found.sites)):
         answer.print(f"[bold]{title}[/bold]")

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
 from fedmap.files.durable import make_folder, read_file, write_durably
-from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts
+from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts, pem_blocks
 from fedmap.trust.pki import fits, key_pem, make_csr, new_key, verify_chain
 from fedmap_site.identity.files import SiteIdentity, is_enrolled, write_identity
 
 PENDING = "enrolment"
-_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 _ASK_AGAIN = "Ask the operator to send the joining file and the fingerprint again, each by its own way."
 
 
@@ -37,7 +36,7 @@ class JoiningFile:
 def read_joining(path: Path, fingerprint: str) -> JoiningFile:
     """Reads the operator's joining file; its authority must have the given fingerprint."""
     source = str(path)
-    blocks = [(found[1], found[0]) for found in _BLOCK.finditer(read_file(path))]
+    blocks = pem_blocks(read_file(path))
     keys = [pem for kind, pem in blocks if kind.endswith(b"PRIVATE KEY")]
     certificates = [pem for kind, pem in blocks if kind == b"CERTIFICATE"]
     joining = [pem for pem in certificates if _identity(pem) == Identity("joining")]

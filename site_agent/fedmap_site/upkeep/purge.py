@@ -57,7 +57,7 @@ class SitePurge:
     def plan(self, study: str) -> tuple[Deleted, ...]:
         """Every file that would go. NotFoundError where nothing of the study is kept."""
         found = tuple(self._files(study))
-        if not found and not self._begun(study).exists():
+        if not found and not self._state.begun_deletion(study).exists():
             raise NotFoundError(
                 f"nothing of the study {study} is kept here",
                 hint=f"certificates of earlier deletions are in {self._state.deletions_folder}",
@@ -71,7 +71,7 @@ class SitePurge:
             return self._purge(study, actor, signer)
 
     def _purge(self, study: str, actor: str, signer: CertificateSigner) -> tuple[Path, DeletionRecord]:
-        begun = self._begun(study)
+        begun = self._state.begun_deletion(study)
         self._check_out(study)  # (1)
         if not begun.exists():
             self._begin(study, actor, begun)  # (2)
@@ -83,9 +83,7 @@ class SitePurge:
         reach("agent.purge_files_gone")
         detail = {"files": str(len(draft.deleted)), "bytes": str(draft.bytes)}
         entry = self._audit.append("study.purged", study, detail, draft.actor)  # (4)
-        record = draft.model_copy(
-            update={"finished_unix_ms": self._clock(), "audit_entries": entry.seq, "audit_head": entry.hash}
-        )
+        record = draft.finished(self._clock(), entry)
         path = self._state.deletions_folder / f"{study}-{draft.begun_unix_ms}{SUFFIX}"
         write_durably(path, CERTIFICATE.sign_by_certificate(record, signer), mode=0o644)
         try:
@@ -116,13 +114,9 @@ class SitePurge:
             owner=self._site,
             actor=actor,
             begun_unix_ms=self._clock(),
-            finished_unix_ms=0,
             software_version=self._version,
-            rows={},
             deleted=deleted,
             kept=_KEPT,
-            audit_entries=0,
-            audit_head="",
         )
         make_folder(begun.parent)
         write_durably(begun, draft.model_dump_json(indent=1).encode())
@@ -145,9 +139,6 @@ class SitePurge:
         for item in self._outbox.folders_of(study):
             for path in sorted(item.iterdir()):
                 yield _deleted("outbox", path, f"{item.name}/{path.name}")
-
-    def _begun(self, study: str) -> Path:
-        return self._state.begun_deletion(study)
 
     def _signer(self) -> CertificateSigner:
         identity = self._identity()

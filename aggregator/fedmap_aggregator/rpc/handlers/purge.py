@@ -10,9 +10,7 @@ from fedmap.names import check_study_name
 from fedmap.transport.channel_options import CHUNK
 from fedmap.trust.deletion import DeletionRecord
 from fedmap_aggregator.identity.callers import Caller
-from fedmap_aggregator.upkeep.purge import PurgePlan, StudyPurge
-
-_BUNDLE = "the bundle "
+from fedmap_aggregator.upkeep.purge import KEPT_BUNDLE, StudyPurge
 
 
 class PurgeHandler:
@@ -25,11 +23,8 @@ class PurgeHandler:
         """Deletes, or counts what would be deleted. A study that was purged before answers as it was then."""
         study = check_study_name(request.study)
         if request.dry_run:
-            begun = self._purge.begun(study)
-            if begun is None:
-                return _counted(study, self._purge.plan(study, request.with_bundles))
-            return _done(begun)
-        return _done(self._purge.purge(request.study, request.with_bundles, caller.actor))
+            return _told(self._purge.plan(study, request.with_bundles))
+        return _told(self._purge.purge(request.study, request.with_bundles, caller.actor))
 
     def fetch(self, request: pb.FetchDeletionRequest) -> Iterator[bytes]:
         """The chunks of a certificate; the server makes messages of them."""
@@ -42,30 +37,15 @@ class PurgeHandler:
         return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
 
-def _counted(study: str, plan: PurgePlan) -> pb.PurgeStudyResponse:
-    files = [one for one in plan.deleted if one.kind != "answer"]
-    return pb.PurgeStudyResponse(
-        study=study,
-        answers=plan.rows["answers"],
-        results=plan.rows["results"],
-        refusals=plan.rows["refusals"],
-        files=len(files),
-        bytes=sum(one.bytes for one in files),
-        bundles_kept=plan.bundles_kept,
-        bundles_deleted=plan.bundles_deleted,
-    )
-
-
-def _done(record: DeletionRecord) -> pb.PurgeStudyResponse:
-    kinds = [one.kind for one in record.deleted]
+def _told(record: DeletionRecord) -> pb.PurgeStudyResponse:
     return pb.PurgeStudyResponse(
         study=record.study,
         answers=record.rows["answers"],
         results=record.rows["results"],
         refusals=record.rows["refusals"],
-        files=sum(kind != "answer" for kind in kinds),
+        files=record.files,
         bytes=record.bytes,
-        bundles_kept=[text.removeprefix(_BUNDLE) for text in record.kept if text.startswith(_BUNDLE)],
+        bundles_kept=[text.removeprefix(KEPT_BUNDLE) for text in record.kept if text.startswith(KEPT_BUNDLE)],
         bundles_deleted=[one.name for one in record.deleted if one.kind == "bundle"],
         done=record.finished_unix_ms > 0,
         finished_unix_ms=record.finished_unix_ms,
