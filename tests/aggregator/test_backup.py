@@ -282,35 +282,22 @@ def linking(archive: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> Non
         archive.addfile(link)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        cut,
-        flipped(0.1),
-        flipped(0.5),
-        lambda data: data.replace(b'"address": "localhost', b'"address": "localhast'),
-        lambda _: b"",
-        lambda _: b"no archive at all" * 1000,
-        rewritten(with_other_key),
-        rewritten(without_a_blob),
-        rewritten(with_a_stranger),
-        rewritten(climbing),
-        rewritten(linking),
-    ],
-    ids=[
-        "cut",
-        "bit at the start",
-        "bit in the middle",
-        "changed manifest",
-        "empty",
-        "not an archive",
-        "other key",
-        "missing file",
-        "file not listed",
-        "path that climbs out",
-        "link",
-    ],
-)
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": cut,
+    "bit at the start": flipped(0.1),
+    "bit in the middle": flipped(0.5),
+    "changed manifest": lambda data: data.replace(b'"address": "localhost', b'"address": "localhast'),
+    "empty": lambda _: b"",
+    "not an archive": lambda _: b"no archive at all" * 1000,
+    "other key": rewritten(with_other_key),
+    "missing file": rewritten(without_a_blob),
+    "file not listed": rewritten(with_a_stranger),
+    "path that climbs out": rewritten(climbing),
+    "link": rewritten(linking),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_backup_is_refused_and_nothing_is_touched(
     home: Path, tmp_path: Path, damage: Callable[[bytes], bytes], new: Path
 ) -> None:

@@ -71,40 +71,25 @@ def finished_study() -> pb.StudyStatus:
 
 
 def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> None:
-    text = rendered(study_view(running_study(), NOW))
-    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert "answered" in lines["alpha"]
-    assert "late" in lines["beta"]
-    assert "training 40%" in lines["beta"]
-    assert "silent" in lines["gamma"]
-    assert "excluded" in lines["epsilon"]
-    assert "had not approved" in lines["epsilon"]
-    assert "2 of 10 rounds" in text
-    assert "deadline passed 5 min ago" in text
-    assert "Waiting for updates from beta" in text
-
-
-def test_a_site_that_answered_shows_the_norm_of_its_update() -> None:
     study = running_study()
     study.members[0].norm = 14.0234
-    lines = {line.split()[0]: line for line in rendered(study_view(study, NOW)).splitlines() if line.strip()}
-    assert "norm 14.02" in lines["alpha"]
-    assert not any("norm" in line for site, line in lines.items() if site in ("beta", "gamma", "epsilon"))
-
-
-def test_a_round_says_who_counts_by_an_earlier_update() -> None:
-    study = running_study()
     study.history[1].absent.append("gamma")
     text = rendered(study_view(study, NOW))
-    assert "3 of 4; gamma by an earlier update" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    for site, words in (
+        ("alpha", ("answered", "norm 14.02")),
+        ("beta", ("late", "training 40%")),
+        ("gamma", ("silent",)),
+        ("epsilon", ("excluded", "had not approved")),
+    ):
+        assert all(word in lines[site] for word in words), lines[site]
+        assert ("norm" in lines[site]) is (site == "alpha")
+    for told in (
+        *("2 of 10 rounds", "deadline passed 5 min ago", "Waiting for updates from beta"),
+        *("0.771", "AUROC is the median over sites", "not finite", "3 of 4; gamma by an earlier update"),
+    ):
+        assert told in text
     assert text.count("earlier update") == 1
-
-
-def test_metrics_by_round_and_refusals_are_shown() -> None:
-    text = rendered(study_view(running_study(), NOW))
-    assert "0.771" in text
-    assert "AUROC is the median over sites" in text
-    assert "not finite" in text
 
 
 def test_final_scores_stand_side_by_side_with_their_median() -> None:
@@ -113,12 +98,8 @@ def test_final_scores_stand_side_by_side_with_their_median() -> None:
     assert lines["beta"][-2:] == ["0.71", "0.74"]
     assert lines["gamma"][-2:] == ["0.76", "-"]
     assert lines["median"] == ["median", "0.76", "0.76"]
-
-
-def test_after_the_end_nobody_is_shown_at_work() -> None:
-    text = rendered(study_view(finished_study(), NOW))
     assert "took part" in text
-    assert "sending" not in text
+    assert "sending" not in text  # nobody is shown at work
 
 
 def test_a_text_from_a_site_cannot_steer_the_terminal_or_the_markup() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
+from fedmap.errors import ConfigError, FedmapError, IntegrityError, NotAllowedError, RejectedError, StateError
 from fedmap.trust.certificates import Identity, certificate_facts
 from fedmap.trust.pki import check_csr, fits
 from fedmap_site.identity.enrolment import (
@@ -23,7 +23,7 @@ from fedmap_site.identity.enrolment import (
     same_fingerprint,
     settle,
 )
-from fedmap_site.identity.files import GENERATIONS, LINK, open_to_others, read_identity
+from fedmap_site.identity.files import GENERATIONS, LINK, SiteIdentity, open_to_others, read_identity
 from fedmap_site.link.connection import Connection, Credentials, Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
@@ -82,30 +82,26 @@ def test_a_file_that_is_no_joining_file_is_refused(tmp_path: Path, content: byte
         read_joining(path, "SHA256:00")
 
 
-def test_a_certificate_for_another_sites_name_is_refused() -> None:
-    other = Authority().site("b")
-    with pytest.raises(NotAllowedError, match="site b"):
-        accept_certificate("a", other.key, other.certificate, other.authority, now())
+OURS, FOREIGN = Authority(), Authority()
+ENDED = OURS.site(days=1, issued=now() - datetime.timedelta(days=5))
 
 
-def test_a_certificate_that_does_not_fit_the_key_is_refused() -> None:
-    authority = Authority()
-    with pytest.raises(RejectedError, match="does not belong to the key"):
-        accept_certificate(
-            "a", authority.site().key, authority.site().certificate, authority.ca.certificate_pem, now()
-        )
-
-
-def test_a_certificate_of_a_foreign_authority_is_refused() -> None:
-    foreign = Authority().site()
-    with pytest.raises(IntegrityError):
-        accept_certificate("a", foreign.key, foreign.certificate, Authority().ca.certificate_pem, now())
-
-
-def test_an_ended_certificate_is_refused() -> None:
-    ended = Authority().site(days=1, issued=now() - datetime.timedelta(days=5))
-    with pytest.raises(IntegrityError, match="ended"):
-        accept_certificate("a", ended.key, ended.certificate, ended.authority, now())
+@pytest.mark.parametrize(
+    ("key_of", "shown", "error", "words"),
+    [
+        (OURS.site("b"), None, NotAllowedError, "site b"),
+        (OURS.site(), OURS.site(), RejectedError, "does not belong to the key"),
+        (FOREIGN.site(), None, IntegrityError, "."),
+        (ENDED, None, IntegrityError, "ended"),
+    ],
+    ids=["another name", "another key", "foreign authority", "ended"],
+)
+def test_a_certificate_that_is_not_ours_is_refused(
+    key_of: SiteIdentity, shown: SiteIdentity | None, error: type[FedmapError], words: str
+) -> None:
+    certificate = (shown or key_of).certificate
+    with pytest.raises(error, match=words):
+        accept_certificate("a", key_of.key, certificate, OURS.ca.certificate_pem, now())
 
 
 def test_a_certificate_of_the_trusts_own_pki_is_taken_over_and_marked(tmp_path: Path) -> None:
