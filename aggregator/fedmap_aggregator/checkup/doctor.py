@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedmap.errors import FedmapError, StorageError
 from fedmap.files.durable import try_writing
-from fedmap.process.command_line import JsonValue, add_row, plain_table
+from fedmap.process.command_line import JsonValue, PlainTable
 from fedmap.process.findings import Finding, any_failed, failed, failed_by, passed, warned
 from fedmap.process.settings import read_config
 from fedmap_aggregator.checkup import identity, machine
@@ -54,12 +54,12 @@ def before_serving(config: AggregatorConfig, now: datetime.datetime) -> tuple[Fi
 
 def report_table(checks: tuple[Finding, ...]) -> Table:
     """For a terminal."""
-    table = plain_table(("check", "", "finding"))
+    table = PlainTable(("check", "", "finding"))
     for check in checks:
         finding = Text(check.message)
         if check.hint and check.verdict != "ok":
             finding.append(f"\n→ {check.hint}", style="dim")
-        add_row(table, check.name, Text(check.verdict, style=_STYLES[check.verdict]), finding)
+        table.add(check.name, Text(check.verdict, style=_STYLES[check.verdict]), finding)
     return table
 
 

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedmap.errors import NotFoundError
-from fedmap.process.command_line import (
-    answer,
-    command,
-    command_group,
-    moment,
-    plain_table,
-    print_json,
-    print_text,
-    say,
-)
+from fedmap.process.command_line import PlainTable, command, command_group, moment, say
 from fedmap_aggregator.cli.options import Anywhere, Expires, Study, Tier
 from fedmap_aggregator.operator.message_json import message_json
 
@@ -91,18 +82,6 @@ def list_command(given: Anywhere) -> None:
 
     with given.connect() as client:
         found = client.released()
-    if given.as_json:
-        print_json(
-            {
-                "key_fingerprint": found.key_fingerprint,
-                "bundles": [message_json(bundle) for bundle in found.bundles],
-            }
-        )
-        return
-    print_text(f"Release key {found.key_fingerprint}")
-    if not found.bundles:
-        print_text("No bundles yet. `fedmap-aggregator bundle release STUDY` makes one.")
-        return
     rows = [
         (
             f"{bundle.name}-{bundle.version}",
@@ -115,7 +94,16 @@ def list_command(given: Anywhere) -> None:
         )
         for bundle in found.bundles
     ]
-    answer.print(plain_table(("bundle", "tier", "round", "released", "expires", "size", "state"), rows))
+    columns = ("bundle", "tier", "round", "released", "expires", "size", "state")
+    none = "No bundles yet. `fedmap-aggregator bundle release STUDY` makes one."
+    given.tell(
+        {
+            "key_fingerprint": found.key_fingerprint,
+            "bundles": [message_json(bundle) for bundle in found.bundles],
+        },
+        f"Release key {found.key_fingerprint}",
+        PlainTable(columns, rows) if rows else none,
+    )
 
 
 @command(bundle_app, "show")

@@ -136,10 +136,7 @@ def doctor_command(given: Anywhere) -> None:
     from fedmap_aggregator.checkup.doctor import examine, report_json, report_table
 
     found = examine(given.config, given.profile, datetime.now(UTC))
-    if given.as_json:
-        print_json(report_json(found))
-    else:
-        answer.print(report_table(found))
+    given.tell(report_json(found), report_table(found))
     if any_failed(found):
         raise typer.Exit(DOCTOR_FOUND_A_FAULT)
 
@@ -182,10 +179,7 @@ def status_command(
     with given.connect() as client:
         if not watch:
             response = client.status(study)
-            if given.as_json:
-                print_json(message_json(response))
-            else:
-                answer.print(view_of(response, in_full=bool(study)))
+            given.tell(message_json(response), view_of(response, in_full=bool(study)))
             return
 
         def pause() -> None:

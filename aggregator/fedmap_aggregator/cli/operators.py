@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmap.process.command_line import answer, command, command_group, moment, plain_table, print_json
+from fedmap.process.command_line import PlainTable, command, command_group, moment
 from fedmap_aggregator.cli.options import Here
 
 operator_app = command_group("Who may lead the federation. Works on this machine only.")
@@ -45,24 +45,22 @@ def list_command(given: Here) -> None:
     settings = given.settings()
     with open_store(settings) as store:
         operators = list_operators(settings, store)
-    if given.as_json:
-        print_json(
-            [
-                {
-                    "operator": operator.name,
-                    "serial": operator.serial,
-                    "certificate_ends_unix_ms": operator.ends_unix_ms,
-                    "revoked_unix_ms": operator.revoked_unix_ms,
-                }
-                for operator in operators
-            ]
-        )
-        return
     rows = [
         (one.name, moment(one.ends_unix_ms), moment(one.revoked_unix_ms or 0).removeprefix("-"), one.serial)
         for one in operators
     ]
-    answer.print(plain_table(("operator", "certificate ends", "revoked", "serial"), rows))
+    given.tell(
+        [
+            {
+                "operator": one.name,
+                "serial": one.serial,
+                "certificate_ends_unix_ms": one.ends_unix_ms,
+                "revoked_unix_ms": one.revoked_unix_ms,
+            }
+            for one in operators
+        ],
+        PlainTable(("operator", "certificate ends", "revoked", "serial"), rows),
+    )
 
 
 @command(operator_app, "revoke")

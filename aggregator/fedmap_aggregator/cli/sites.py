@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmap.process.command_line import answer, moment, plain_table, print_json, print_text
+from fedmap.process.command_line import PlainTable, moment
 from fedmap_aggregator.cli.options import Anywhere, Yes
 from fedmap_aggregator.operator.message_json import message_json
 
@@ -70,12 +70,6 @@ def sites_command(given: Anywhere) -> None:
 
     with given.connect() as client:
         sites = client.sites()
-    if given.as_json:
-        print_json([message_json(site) for site in sites])
-        return
-    if not sites:
-        print_text("No sites yet. `fedmap-aggregator invite SITE --tier 1` invites one.")
-        return
     now_ms = time.time_ns() // 1_000_000
     columns = ("site", "tier", "region", "state", "certificate ends", "last seen", "doing", "version")
     rows = [
@@ -91,7 +85,8 @@ def sites_command(given: Anywhere) -> None:
         )
         for site in sites
     ]
-    answer.print(plain_table(columns, rows))
+    none = "No sites yet. `fedmap-aggregator invite SITE --tier 1` invites one."
+    given.tell([message_json(site) for site in sites], PlainTable(columns, rows) if rows else none)
 
 
 def revoke_command(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.metrics import METRICS
-from fedmap.process.command_line import add_row, plain_table
+from fedmap.process.command_line import PlainTable
 
 PHASES = ("approvals", "statistics", "initialisation", "rounds", "rule", "evaluation", "complete")
 FINAL = frozenset({"complete", "aborted"})
@@ -46,10 +46,9 @@ def overview(studies: Sequence[pb.StudyStatus]) -> RenderableType:
     """One line for each study."""
     if not studies:
         return Text("No studies yet. `fedmap-aggregator study create PLAN` makes one.")
-    table = plain_table(("study", "phase", "round", "answered", "now"))
+    table = PlainTable(("study", "phase", "round", "answered", "now"))
     for status in studies:
-        add_row(
-            table,
+        table.add(
             plain(status.study),
             phase_text(status),
             _round(status),
@@ -165,7 +164,7 @@ def _facts(status: pb.StudyStatus, now_ms: int) -> str:
 
 
 def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
-    table = plain_table(("site", "region", "standing", "work", "note"))
+    table = PlainTable(("site", "region", "standing", "work", "note"))
     shown = list(status.members)
     if most is not None and len(shown) > most:
         shown = sorted(shown, key=lambda m: _URGENCY.get(standing(m), 1))[:most]
@@ -173,8 +172,7 @@ def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
         word = standing(member)
         if member.membership == "approved" and status.phase in FINAL:
             word = "took part"
-        add_row(
-            table,
+        table.add(
             plain(member.site),
             plain(member.region),
             Text(word, style=_STYLES.get(word, "")),
@@ -191,12 +189,11 @@ def _work(member: pb.MemberStatus, word: str) -> str:
     return f"norm {member.norm:.4g}" if member.HasField("norm") else ""
 
 
-def _history(status: pb.StudyStatus) -> Table:
+def _history(status: pb.StudyStatus) -> PlainTable:
     losses = ("loss", "validation loss", "penalty", "largest weight")
-    table = plain_table(("round", "answered", *losses, "own model", "global model"))
+    table = PlainTable(("round", "answered", *losses, "own model", "global model"))
     for closed in status.history[-_ROUNDS_SHOWN:]:
-        add_row(
-            table,
+        table.add(
             str(closed.round),
             f"{closed.answered} of {closed.members}"
             + (f"; {plain(', '.join(closed.absent), 60)} by an earlier update" if closed.absent else ""),
@@ -210,31 +207,28 @@ def _history(status: pb.StudyStatus) -> Table:
     return table
 
 
-def _scores(status: pb.StudyStatus) -> Table:
+def _scores(status: pb.StudyStatus) -> PlainTable:
     """The plan's metric at each site; all the others are in `study results`."""
-    table = plain_table(("site", "region", "own model", "global model", "note"))
+    table = PlainTable(("site", "region", "own model", "global model", "note"))
     chosen = [score for score in status.scores if score.metric == status.metric]
     values = {(s.site, s.model): s.value for s in chosen if s.HasField("value")}
     notes = {s.site: s.note for s in chosen if s.note}
     for site, region in dict.fromkeys((s.site, s.region) for s in chosen):
         own, shared = values.get((site, "personal")), values.get((site, "global"))
-        add_row(
-            table, plain(site), plain(region), _number(own), _number(shared), plain(notes.get(site, ""), 80)
-        )
+        table.add(plain(site), plain(region), _number(own), _number(shared), plain(notes.get(site, ""), 80))
     table.add_section()
     medians = [
         [value for (_, kind), value in values.items() if kind == model] for model in ("personal", "global")
     ]
     cells = [_number(statistics.median(of)) if of else "-" for of in medians]
-    add_row(table, "median", "", *cells, "", style="bold")
+    table.add("median", "", *cells, "", style="bold")
     return table
 
 
-def _refusals(status: pb.StudyStatus, now_ms: int) -> Table:
-    table = plain_table(("refused or failed", "task", "code", "reason", "ago"))
+def _refusals(status: pb.StudyStatus, now_ms: int) -> PlainTable:
+    table = PlainTable(("refused or failed", "task", "code", "reason", "ago"))
     for refusal in sorted(status.refusals, key=lambda r: -r.at_unix_ms)[:_REFUSALS_SHOWN]:
-        add_row(
-            table,
+        table.add(
             plain(refusal.site),
             plain(refusal.task_id),
             plain(refusal.code),

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import Annotated, TypeVar, get_type_hints
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -41,12 +41,19 @@ class Given:
 
     as_json: Json = False
 
-    def tell(self, form: JsonValue, *lines: str | None, indent: int | None = 2) -> None:
-        """The result of a command: as one JSON document, or in words, where None is no line."""
+    def tell(self, form: JsonValue, *parts: str | RenderableType | None, indent: int | None = 2) -> None:
+        """The result of a command: as one JSON document, or in lines and tables; None stands for nothing."""
         if self.as_json:
             print_json(form, indent)
-        else:
-            print_text(*(line for line in lines if line is not None))
+            return
+        for part in parts:
+            if isinstance(part, str):
+                print_text(part)
+            elif isinstance(part, WholeTable):
+                needed = answer.measure(part, options=answer.options.update(max_width=10_000)).maximum
+                Console(width=max(answer.width, needed)).print(part, highlight=False)
+            elif part is not None:
+                answer.print(part)
 
 
 def command_group(words: str) -> typer.Typer:
@@ -105,26 +112,21 @@ def print_aside(*lines: str) -> None:
         say.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]] = ()) -> Table:
+class PlainTable(Table):
     """Columns without borders, which copy well out of a terminal."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        add_row(table, *row)
-    return table
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]] = ()) -> None:
+        super().__init__(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for row in rows:
+            self.add(*row)
+
+    def add(self, *cells: str | Text, style: str = "") -> None:
+        """A row whose texts are taken literally: Rich reads no markup in them."""
+        self.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)
 
 
-def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
-    """A row whose texts are taken literally: Rich reads no markup in them."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of which nothing is cut off: names and digests are copied."""
-    table = plain_table(columns, rows)
-    needed = answer.measure(table, options=answer.options.update(max_width=10_000)).maximum
-    Console(width=max(answer.width, needed)).print(table, highlight=False)
+class WholeTable(PlainTable):
+    """A table of which nothing is cut off or folded: names and digests are copied."""
 
 
 def moment(when: datetime | int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmap.process.command_line import DOCTOR_FOUND_A_FAULT, print_aside, print_json, print_table, print_text
+from fedmap.process.command_line import DOCTOR_FOUND_A_FAULT, WholeTable, print_aside
 from fedmap.process.findings import any_failed
 from fedmap_site.cli.options import Here, now
 
@@ -76,27 +76,25 @@ def check_data_command(
 
     require_readable(path)
     report = check_data(study_plan, settings.site.name, path, policy)
-    if given.as_json:
-        print_json(
-            {
-                "study": report.study,
-                "file": str(path),
-                "usable": report.usable,
-                "problems": report.problems,
-                "counts": {line.name: line.value for line in report.counts},
-                "left_out": {line.name: line.value for line in report.left_out},
-                "notes": report.notes,
-            }
-        )
-    else:
-        rows = [(line.name, line.value) for line in report.counts]
-        rows += [(f"left out: {line.name}", line.value) for line in report.left_out]
-        if rows:
-            print_table(("what", "count"), rows)
+    rows = [(line.name, line.value) for line in report.counts]
+    rows += [(f"left out: {line.name}", line.value) for line in report.left_out]
+    if not given.as_json:
         print_aside(*(f"note: {note}" for note in report.notes))
         print_aside(*(f"problem: {problem}" for problem in report.problems))
-        fits = "can be used" if report.usable else "cannot be used as it is"
-        print_text(f"{path} {fits} for {report.study}.")
+    fits = "can be used" if report.usable else "cannot be used as it is"
+    given.tell(
+        {
+            "study": report.study,
+            "file": str(path),
+            "usable": report.usable,
+            "problems": report.problems,
+            "counts": {line.name: line.value for line in report.counts},
+            "left_out": {line.name: line.value for line in report.left_out},
+            "notes": report.notes,
+        },
+        WholeTable(("what", "count"), rows) if rows else None,
+        f"{path} {fits} for {report.study}.",
+    )
     if not report.usable:
         raise typer.Exit(1)
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap.process.command_line import print_aside, print_json, print_table, print_text, say
+from fedmap.process.command_line import WholeTable, print_aside, say
 from fedmap_site.cli.options import Here
 
 if TYPE_CHECKING:
-    from fedmap_site.loop.dry_run import DryRun
+    from fedmap_site.loop.dry_run import Rehearsed
 
 _MIB = 1 << 20
 
@@ -34,40 +34,7 @@ def dry_run_command(
 
     done = rehearse(site.name, site.state, study, settings.data, site.policy(), clock_ms, on_task)
     site.audit.append("study.rehearsed", study, {"answers": str(len(done.answers))})
-    if given.as_json:
-        _print_json(study, done)
-        return
-    print_text(f"Dry run of {study} at {site.name}: one answer of each kind. Nothing was sent.")
-    print_table(
-        ("answer", "holds", "bytes", "seconds", "checks"),
-        [
-            (
-                one.item.task_id,
-                one.item.content,
-                f"{one.item.manifest.answer_bytes + one.item.manifest.tensors_bytes:,}",
-                f"{one.seconds:.1f}",
-                _checks(done, one.item.id),
-            )
-            for one in done.answers
-        ],
-    )
-    print_text(
-        f"Reading the data took {done.load_seconds:.1f} s, a round {done.fit.seconds:.1f} s; "
-        f"the study has {done.rounds} rounds.",
-        f"Memory: {done.peak_bytes / _MIB:,.0f} MiB at most.",
-        f"Read what would leave, and the files themselves: {done.fit.manifest_path}",
-    )
-
-
-def _checks(done: DryRun, item: str) -> str:
-    """How many checks of the exit gate ended how."""
-    (found,) = [one.item.manifest.checks for one in done.answers if one.item.id == item]
-    outcomes = [check.outcome for check in found]
-    return ", ".join(f"{outcomes.count(kind)} {kind}" for kind in dict.fromkeys(outcomes)) or "none needed"
-
-
-def _print_json(study: str, done: DryRun) -> None:
-    print_json(
+    given.tell(
         {
             "study": study,
             "sent": False,
@@ -80,11 +47,33 @@ def _print_json(study: str, done: DryRun) -> None:
                 {
                     "task": one.item.task_id,
                     "content": one.item.content,
-                    "bytes": one.item.manifest.answer_bytes + one.item.manifest.tensors_bytes,
+                    "bytes": _size(one),
                     "seconds": one.seconds,
                     "manifest": str(one.manifest_path),
                 }
                 for one in done.answers
             ],
-        }
+        },
+        f"Dry run of {study} at {site.name}: one answer of each kind. Nothing was sent.",
+        WholeTable(
+            ("answer", "holds", "bytes", "seconds", "checks"),
+            [
+                (one.item.task_id, one.item.content, f"{_size(one):,}", f"{one.seconds:.1f}", _checks(one))
+                for one in done.answers
+            ],
+        ),
+        f"Reading the data took {done.load_seconds:.1f} s, a round {done.fit.seconds:.1f} s; "
+        f"the study has {done.rounds} rounds.",
+        f"Memory: {done.peak_bytes / _MIB:,.0f} MiB at most.",
+        f"Read what would leave, and the files themselves: {done.fit.manifest_path}",
     )
+
+
+def _size(one: Rehearsed) -> int:
+    return one.item.manifest.answer_bytes + one.item.manifest.tensors_bytes
+
+
+def _checks(one: Rehearsed) -> str:
+    """How many checks of the exit gate ended how."""
+    outcomes = [check.outcome for check in one.item.manifest.checks]
+    return ", ".join(f"{outcomes.count(kind)} {kind}" for kind in dict.fromkeys(outcomes)) or "none needed"

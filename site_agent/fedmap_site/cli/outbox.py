@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap.process.command_line import (
-    JsonValue,
-    command,
-    command_group,
-    moment,
-    print_json,
-    print_table,
-    print_text,
-    with_options,
-)
+from fedmap.process.command_line import JsonValue, WholeTable, command, command_group, moment, with_options
 from fedmap_site.cli.options import Approver, Here
 
 if TYPE_CHECKING:
@@ -33,13 +24,7 @@ Study = Annotated[str, typer.Option("--study", help="Only items of this study.")
 def list_command(given: Here, study: Study = "") -> None:
     """List the items, oldest first."""
     items = [item for item in given.site().outbox.items() if study in ("", item.study)]
-    if given.as_json:
-        print_json({"items": [_facts(item) for item in items]})
-        return
-    if not items:
-        print_text("The outbox is empty.")
-        return
-    print_table(
+    table = WholeTable(
         ("item", "holds", "bytes", "state", "since", "by", "reason"),
         [
             (
@@ -54,6 +39,7 @@ def list_command(given: Here, study: Study = "") -> None:
             for item in items
         ],
     )
+    given.tell({"items": [_facts(item) for item in items]}, table if items else "The outbox is empty.")
 
 
 def outbox_command(given: Here, context: typer.Context, study: Study = "") -> None:

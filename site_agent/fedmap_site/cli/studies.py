@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap.process.command_line import print_json, print_table, print_text
+from fedmap.process.command_line import WholeTable, print_text
 from fedmap_site.cli.options import Approver, Here
 
 if TYPE_CHECKING:
@@ -25,32 +25,21 @@ def studies_command(given: Here) -> None:
 
     with given.site().connect() as connection:
         offered = [(study, parse_terms(study.terms_json, study.study)) for study in connection.studies()]
-    if given.as_json:
-        print_json(
-            [
-                {
-                    "phase": study.phase,
-                    "membership": study.membership,
-                    "round": study.round,
-                    **key_facts(terms),
-                }
-                for study, terms in offered
-            ]
-        )
-        return
-    if not offered:
-        print_text("No studies are offered to this site.")
-        return
-    print_table(
-        ("study", "phase", "round", "this site", "digest of the terms"),
+    columns = ("study", "phase", "round", "this site", "digest of the terms")
+    rows = [(one.study, one.phase, str(one.round), one.membership, terms.digest) for one, terms in offered]
+    given.tell(
         [
-            (study.study, study.phase, str(study.round), study.membership, terms.digest)
-            for study, terms in offered
+            {"phase": one.phase, "membership": one.membership, "round": one.round, **key_facts(terms)}
+            for one, terms in offered
         ],
+        WholeTable(columns, rows) if rows else "No studies are offered to this site.",
+        *(
+            line
+            for one, terms in offered
+            if one.membership == "invited"
+            for line in ("", f"Before you approve {one.study}:", *_fact_lines(terms))
+        ),
     )
-    for study, terms in offered:
-        if study.membership == "invited":
-            print_text("", f"Before you approve {study.study}:", *_fact_lines(terms))
 
 
 def approve_command(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmap.process.command_line import moment, print_json, print_table, print_text
+from fedmap.process.command_line import JsonValue, WholeTable, moment
 from fedmap_site.cli.bundles.options import AtShelf, Trusting, TrustNewKey, now_ms, split_named
 
 Named = Annotated[str, typer.Argument(help="NAME or NAME-VERSION, as `fedmap-site bundle list` shows it.")]
@@ -70,13 +70,12 @@ def trust_command(
     from fedmap.trust.signing import shown_fingerprint
 
     keys = [(shown_fingerprint(k.fingerprint), k.source, moment(k.at_unix_ms)) for k in shelf.trust.trusted()]
-    if given.as_json:
-        rows = [{"fingerprint": key, "source": source, "since": since} for key, source, since in keys]
-        print_json({"store": str(shelf.folder), "keys": rows})
-    elif keys:
-        print_table(("trusted key", "source", "since"), keys)
-    else:
-        print_text("No release key is trusted here yet.")
+    rows: list[JsonValue] = [
+        {"fingerprint": key, "source": source, "since": since} for key, source, since in keys
+    ]
+    table = WholeTable(("trusted key", "source", "since"), keys)
+    none = "No release key is trusted here yet."
+    given.tell({"store": str(shelf.folder), "keys": rows}, table if keys else none)
 
 
 def withdrawals_command(

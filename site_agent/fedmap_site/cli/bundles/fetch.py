@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedmap.errors import FedmapError, StateError
-from fedmap.process.command_line import (
-    JsonValue,
-    moment,
-    print_aside,
-    print_json,
-    print_table,
-    print_text,
-    say,
-)
+from fedmap.process.command_line import JsonValue, WholeTable, moment, print_aside, say
 from fedmap_site.cli.bundles.options import Trusting, now_ms, split_named
 from fedmap_site.cli.bundles.shelf import install_from, installed_lines
 
@@ -147,32 +139,25 @@ def _fetch(
 
 def _list_offered(given: Trusting, connection: Connection) -> None:
     offered = connection.bundles()
-    if given.as_json:
-        form: list[JsonValue] = [
-            {
-                "name": one.name,
-                "version": one.version,
-                "tier": one.tier,
-                "title": one.title,
-                "size": one.size,
-                "sha256": one.sha256,
-                "expires": moment(one.expires_unix_ms),
-                "withdrawn": one.withdrawn,
-            }
-            for one in offered
-        ]
-        print_json({"offered": form})
-        return
-    if not offered:
-        print_text("The aggregator offers this site no bundle yet.")
-        return
-    print_table(
-        ("name", "version", "tier", "title", "expires", "withdrawn"),
-        [
-            (o.name, str(o.version), str(o.tier), o.title, moment(o.expires_unix_ms), o.withdrawn)
-            for o in offered
-        ],
-    )
+    form: list[JsonValue] = [
+        {
+            "name": one.name,
+            "version": one.version,
+            "tier": one.tier,
+            "title": one.title,
+            "size": one.size,
+            "sha256": one.sha256,
+            "expires": moment(one.expires_unix_ms),
+            "withdrawn": one.withdrawn,
+        }
+        for one in offered
+    ]
+    rows = [
+        (o.name, str(o.version), str(o.tier), o.title, moment(o.expires_unix_ms), o.withdrawn)
+        for o in offered
+    ]
+    table = WholeTable(("name", "version", "tier", "title", "expires", "withdrawn"), rows)
+    given.tell({"offered": form}, table if rows else "The aggregator offers this site no bundle yet.")
 
 
 def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy: str) -> Way:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedmap.process.command_line import print_aside, print_json, print_table, print_text
+from fedmap.process.command_line import WholeTable, print_aside
 from fedmap_site.cli.bundles.options import BundleOption, DataOption, ModelOption, Trusting, progress
 
 
@@ -48,27 +48,25 @@ def predict_command(
     )
     with progress("predicting") as on_progress:
         run = predict_file(ready, data, out, options, on_progress)
-    if given.as_json:
-        print_json(
-            {
-                "model": ready.name,
-                "personal": ready.personal,
-                "rows": run.rows,
-                "skipped": run.skipped,
-                "problems": run.problems,
-                "notes": run.notes,
-                "file": str(out),
-                "shift_file": None if run.shift_file is None else str(run.shift_file),
-                "shift": None if run.shift is None else shift_form(run.shift, ready),
-            }
-        )
-        return
-    print_aside(*(f"note: {note}" for note in (*run.notes, *run.problems)))
-    if run.shift is not None:
-        print_text(*shift_lines(run.shift, ready))
+    if not given.as_json:
+        print_aside(*(f"note: {note}" for note in (*run.notes, *run.problems)))
     told = f"{run.rows - run.skipped} of {run.rows}" if run.skipped else f"all {run.rows}"
     whose = "your own model from " if ready.personal else ""
-    print_text(f"Wrote {out}: predictions of {whose}{ready.name} for {told} rows.")
+    given.tell(
+        {
+            "model": ready.name,
+            "personal": ready.personal,
+            "rows": run.rows,
+            "skipped": run.skipped,
+            "problems": run.problems,
+            "notes": run.notes,
+            "file": str(out),
+            "shift_file": None if run.shift_file is None else str(run.shift_file),
+            "shift": None if run.shift is None else shift_form(run.shift, ready),
+        },
+        *(shift_lines(run.shift, ready) if run.shift is not None else ()),
+        f"Wrote {out}: predictions of {whose}{ready.name} for {told} rows.",
+    )
 
 
 def check_shift_command(
@@ -84,9 +82,7 @@ def check_shift_command(
 
     with progress("comparing") as on_progress:
         report, notes = check_file(ready, data, on_progress)
-    if given.as_json:
-        print_json({**shift_form(report, ready), "notes": notes})
-        return
-    print_aside(*(f"note: {note}" for note in notes))
-    print_table(*shift_table(report, ready))
-    print_text(*shift_lines(report, ready))
+    if not given.as_json:
+        print_aside(*(f"note: {note}" for note in notes))
+    table = WholeTable(*shift_table(report, ready))
+    given.tell({**shift_form(report, ready), "notes": notes}, table, *shift_lines(report, ready))

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedmap.errors import FedmapError
-from fedmap.process.command_line import (
-    JsonValue,
-    command,
-    command_group,
-    moment,
-    print_json,
-    print_table,
-    print_text,
-)
+from fedmap.process.command_line import JsonValue, WholeTable, command, command_group, moment, print_json
 from fedmap_site.cli.bundles.options import AtShelf, Trusting, TrustNewKey, now_ms
 
 if TYPE_CHECKING:
@@ -52,31 +44,24 @@ def verify_command(
         print_json({"file": str(file), "verified": False, "error": facts})
         raise typer.Exit(1) from None
     manifest = bundle.manifest
-    if given.as_json:
-        print_json(
-            {
-                "file": str(file),
-                "verified": True,
-                "name": manifest.name,
-                "version": manifest.version,
-                "tier": manifest.tier,
-                "sha256": bundle.sha256,
-                "size": bundle.size,
-                "key": bundle.key_fingerprint,
-                "expires": moment(manifest.expires_unix_ms),
-                "steps": [{"number": s.number, "name": s.name, "finding": s.finding} for s in bundle.steps],
-            }
-        )
-        return
-    print_text(
-        f"{file}: {manifest.title} ({manifest.name}, version {manifest.version}, tier {manifest.tier})"
-    )
-    print_table(("step", "", ""), [(f"({s.number})", s.name, s.finding) for s in bundle.steps])
-    print_text(
+    trusted = "" if fingerprint else ", with the key that is trusted here"
+    given.tell(
+        {
+            "file": str(file),
+            "verified": True,
+            "name": manifest.name,
+            "version": manifest.version,
+            "tier": manifest.tier,
+            "sha256": bundle.sha256,
+            "size": bundle.size,
+            "key": bundle.key_fingerprint,
+            "expires": moment(manifest.expires_unix_ms),
+            "steps": [{"number": s.number, "name": s.name, "finding": s.finding} for s in bundle.steps],
+        },
+        f"{file}: {manifest.title} ({manifest.name}, version {manifest.version}, tier {manifest.tier})",
+        WholeTable(("step", "", ""), [(f"({s.number})", s.name, s.finding) for s in bundle.steps]),
         f"SHA-256 {bundle.sha256}",
-        "All steps passed: this file may be used."
-        if fingerprint
-        else "All steps passed, with the key that is trusted here: this file may be used.",
+        f"All steps passed{trusted}: this file may be used.",
     )
 
 
@@ -102,12 +87,6 @@ def list_command(given: AtShelf) -> None:
     """What is installed, and whether it may be used today."""
     shelf = given.shelf()
     installed = shelf.installed()
-    if given.as_json:
-        print_json({"store": str(shelf.folder), "bundles": [_facts(shelf, one) for one in installed]})
-        return
-    if not installed:
-        print_text(f"No bundle is installed in {shelf.folder}.")
-        return
     rows = []
     for one in installed:
         standing, reason = shelf.standing(one, now_ms())
@@ -115,7 +94,9 @@ def list_command(given: AtShelf) -> None:
         rows.append(
             (one.name, str(one.version), str(one.tier), one.title, moment(one.expires_unix_ms), state)
         )
-    print_table(("name", "version", "tier", "title", "expires", "state"), rows)
+    table = WholeTable(("name", "version", "tier", "title", "expires", "state"), rows)
+    form: JsonValue = {"store": str(shelf.folder), "bundles": [_facts(shelf, one) for one in installed]}
+    given.tell(form, table if rows else f"No bundle is installed in {shelf.folder}.")
 
 
 def install_from(shelf: BundleStore, file: Path, fingerprint: str, trust_new_key: bool) -> Installed:
