@@ -7,11 +7,13 @@ else. Nothing is changed, and no file is read that only the service needs.
 
 from __future__ import annotations
 
-import http.client
+from http import HTTPStatus
+from http.client import HTTPException
 
 from fedmap.errors import StateError, UnreachableError
 from fedmap.files.durable import read_file
 from fedmap.process.addresses import host_of, port_of
+from fedmap.process.telemetry import ask
 from fedmap.trust.certificates import pem_blocks
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import joining_path
@@ -36,18 +38,13 @@ def check_health(config: AggregatorConfig, seconds: float) -> str:
 
 def _readyz(listen: str, seconds: float) -> str:
     host, port = host_of(listen), port_of(listen)
-    connection = http.client.HTTPConnection("localhost" if host in _ANY else host, port, timeout=seconds)
     try:
-        connection.request("GET", "/readyz")
-        response = connection.getresponse()
-        text = response.read(1024).decode("utf-8", "replace").strip()
-    except (OSError, http.client.HTTPException) as error:
+        status, text = ask("localhost" if host in _ANY else host, port, "/readyz", seconds)
+    except (OSError, HTTPException) as error:
         raise UnreachableError(
             f"/readyz at {listen} does not answer", hint="is `fedmap-aggregator serve` running? Read its log"
         ) from error
-    finally:
-        connection.close()
-    if response.status != http.HTTPStatus.OK:
+    if status != HTTPStatus.OK:
         raise StateError(f"the aggregator is not ready: {text}", hint="read its log; a restart loses nothing")
     return f"/readyz at {listen} says that it is ready"
 

@@ -46,16 +46,8 @@ def overview(studies: Sequence[pb.StudyStatus]) -> RenderableType:
     """One line for each study."""
     if not studies:
         return Text("No studies yet. `fedmap-aggregator study create PLAN` makes one.")
-    table = PlainTable(("study", "phase", "round", "answered", "now"))
-    for status in studies:
-        table.add(
-            plain(status.study),
-            phase_text(status),
-            _round(status),
-            _answered(status),
-            _now(status),
-        )
-    return table
+    rows = [(plain(one.study), phase_text(one), _round(one), _answered(one), _now(one)) for one in studies]
+    return PlainTable(("study", "phase", "round", "answered", "now"), rows)
 
 
 def study_view(status: pb.StudyStatus, now_ms: int, most_sites: int | None = None) -> RenderableType:
@@ -226,16 +218,12 @@ def _scores(status: pb.StudyStatus) -> PlainTable:
 
 
 def _refusals(status: pb.StudyStatus, now_ms: int) -> PlainTable:
-    table = PlainTable(("refused or failed", "task", "code", "reason", "ago"))
-    for refusal in sorted(status.refusals, key=lambda r: -r.at_unix_ms)[:_REFUSALS_SHOWN]:
-        table.add(
-            plain(refusal.site),
-            plain(refusal.task_id),
-            plain(refusal.code),
-            plain(refusal.reason),
-            span(now_ms - refusal.at_unix_ms),
-        )
-    return table
+    newest = sorted(status.refusals, key=lambda r: -r.at_unix_ms)[:_REFUSALS_SHOWN]
+    rows = [
+        (*map(plain, (one.site, one.task_id, one.code, one.reason)), span(now_ms - one.at_unix_ms))
+        for one in newest
+    ]
+    return PlainTable(("refused or failed", "task", "code", "reason", "ago"), rows)
 
 
 def _answered(status: pb.StudyStatus) -> str:

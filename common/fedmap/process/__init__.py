@@ -1,6 +1,6 @@
-"""What every running program needs: settings, logs, metrics, listening, its end.
+"""What every running program needs: its command line, settings, findings, logs, metrics, listening, its end.
 
-In: TOML files, events, errors.
+In: arguments, TOML files, events, errors.
 Out: frozen settings, JSON lines, exit codes.
 May import: files and below.
 """

@@ -25,17 +25,23 @@ if TYPE_CHECKING:
 _REQUEST_SECONDS = 10.0
 
 
-def is_telemetry(host: str, port: int, seconds: float) -> bool:
-    """Whether an endpoint of this kind answers there already."""
+def ask(host: str, port: int, page: str, seconds: float) -> tuple[int, str]:
+    """What an endpoint of this kind answers. OSError or HTTPException where none does."""
     connection = HTTPConnection(host or "127.0.0.1", port, timeout=seconds)
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", page)
         answer = connection.getresponse()
-        return answer.status == 200 and answer.read(16) == b"ok\n"
-    except (OSError, HTTPException):
-        return False
+        return answer.status, answer.read(1024).decode("utf-8", "replace").strip()
     finally:
         connection.close()
+
+
+def is_telemetry(host: str, port: int, seconds: float) -> bool:
+    """Whether an endpoint of this kind answers there already."""
+    try:
+        return ask(host, port, "/healthz", seconds) == (200, "ok")
+    except (OSError, HTTPException):
+        return False
 
 
 class TelemetryServer:
