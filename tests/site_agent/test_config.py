@@ -1,23 +1,18 @@
-"""The agent's configuration: what is refused and in which words; the sample files are complete and work."""
+"""The agent's configuration: what is refused and in which words."""
 
 from __future__ import annotations
 
-import itertools
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from fedmap.errors import ConfigError
 from fedmap.process.addresses import host_of, port_of
 from fedmap.process.settings import parse_config, read_config
 from fedmap_site.config import SiteConfig
 from fedmap_site.first_config import write_first_config
-from fedmap_site.policy import SitePolicy, read_policy
+from fedmap_site.policy import read_policy
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "site_agent"
 SHORT = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:8443"\n'
 
 
@@ -81,25 +76,6 @@ def test_an_ipv6_address_is_taken_apart() -> None:
     assert (host_of("[::1]:8443"), port_of("[::1]:8443")) == ("::1", 8443)
 
 
-def test_the_short_sample_works() -> None:
-    config = read_config(DEPLOY / "config.toml", SiteConfig)
-    assert config.policy.file == DEPLOY / "policy.toml"
-
-
-def test_the_full_sample_names_every_option_and_shows_the_defaults() -> None:
-    raw = tomllib.loads((DEPLOY / "config.full.toml").read_text())
-    assert set(keys_of(raw)) == set(options_of(SiteConfig))
-    full = read_config(DEPLOY / "config.full.toml", SiteConfig)
-    defaults = parse_config((DEPLOY / "config.toml").read_text(), "config.toml", DEPLOY, SiteConfig)
-    assert full.model_copy(update={"data": defaults.data}) == defaults
-
-
-def test_the_sample_policy_names_every_option_and_shows_the_defaults() -> None:
-    raw = tomllib.loads((DEPLOY / "policy.toml").read_text())
-    assert set(raw) == set(options_of(SitePolicy))
-    assert read_policy(DEPLOY / "policy.toml") == SitePolicy()
-
-
 def test_the_first_configuration_that_enrol_writes_is_in_order(tmp_path: Path) -> None:
     written = write_first_config(tmp_path / "site.toml", "a", "localhost:8443")
     assert [path.name for path in written] == ["site.toml", "policy.toml"]
@@ -109,28 +85,3 @@ def test_the_first_configuration_that_enrol_writes_is_in_order(tmp_path: Path) -
     with pytest.raises(ConfigError):
         write_first_config(tmp_path / "other.toml", "Not A Name", "localhost:8443")
     assert not (tmp_path / "other.toml").exists()
-
-
-@pytest.mark.parametrize("name", ["config.full.toml", "policy.toml"])
-def test_every_option_of_the_full_samples_is_explained(name: str) -> None:
-    lines = (DEPLOY / name).read_text().splitlines()
-    for above, line in itertools.pairwise(lines):
-        if "=" in line and not line.startswith("#"):
-            assert above.startswith("#"), line
-
-
-def keys_of(raw: dict[str, object], prefix: str = "") -> Iterator[str]:
-    for key, value in raw.items():
-        if isinstance(value, dict) and f"{prefix}{key}" != "data.files":
-            yield from keys_of(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
-
-
-def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from options_of(kind, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
