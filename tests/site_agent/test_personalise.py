@@ -231,7 +231,7 @@ def test_the_page_stands_alone_and_says_the_verdict_first(home: Path, tmp_path: 
     assert not re.search(r'(src|href)="', page)
     assert page.count("<svg") == 2
     assert page.index("No clear difference") < page.index("C-index") < page.index("Calibration</h2>")
-    assert "A clinic&#x27;s risk" in page
+    assert "A clinic&#39;s risk" in page
 
 
 def test_nothing_is_ever_replaced_and_nothing_half_written_stays(home: Path, tmp_path: Path) -> None:
