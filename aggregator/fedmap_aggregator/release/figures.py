@@ -39,6 +39,8 @@ _HOW: Mapping[str, str] = {
     "trained the prior, so a new site may gain less or more",
     GLOBAL: "the global model as it is, on test rows of sites that trained it; a new site may do worse",
 }
+_Model = Literal["personal", "fine_tuned", "global"]
+_TIERS: tuple[tuple[Literal[1, 2, 3], _Model], ...] = ((1, "personal"), (2, "fine_tuned"), (3, "global"))
 _NOT_EVALUATED = "not evaluated: sites score the last round of a study only"
 
 
@@ -134,33 +136,18 @@ def _reference(results: Iterable[ResultRow], blobs: BlobStore) -> Reference | No
 
 
 def _performance(plan: StudyPlan, evaluations: Mapping[str, EvaluationAnswer]) -> tuple[TierPerformance, ...]:
-    if not evaluations:
-        return (
-            TierPerformance(tier=1, model="personal", note=_NOT_EVALUATED),
-            TierPerformance(tier=2, model="fine_tuned", note=_NOT_EVALUATED),
-            TierPerformance(tier=3, model="global", note=_NOT_EVALUATED),
-        )
-    return (
-        _of_model(plan, evaluations, 1, "personal"),
-        _of_model(plan, evaluations, 2, "fine_tuned"),
-        _of_model(plan, evaluations, 3, "global"),
-    )
-
-
-def _of_model(
-    plan: StudyPlan,
-    evaluations: Mapping[str, EvaluationAnswer],
-    tier: Literal[1, 2, 3],
-    model: Literal["personal", "fine_tuned", "global"],
-) -> TierPerformance:
     scores = [score for site in sorted(evaluations) for score in evaluations[site].scores]
-    found = (
-        _pooled([s for s in scores if (s.model, s.metric) == (model, name)], name == plan.task.metric)
-        for name in metric_names(plan.task.kind)
-    )
-    estimates = tuple(estimate for estimate in found if estimate is not None)
-    note = _HOW[model] if estimates else "not measured: no site let a score go"
-    return TierPerformance(tier=tier, model=model, estimates=estimates, note=note)
+    found = []
+    for tier, model in _TIERS:
+        by_metric = (
+            _pooled([s for s in scores if (s.model, s.metric) == (model, name)], name == plan.task.metric)
+            for name in metric_names(plan.task.kind)
+        )
+        estimates = tuple(estimate for estimate in by_metric if estimate is not None)
+        note = _HOW[model] if estimates else "not measured: no site let a score go"
+        note = note if evaluations else _NOT_EVALUATED
+        found.append(TierPerformance(tier=tier, model=model, estimates=estimates, note=note))
+    return tuple(found)
 
 
 def _pooled(scores: Sequence[Score], elsewhere: bool = False) -> Estimate | None:

@@ -14,7 +14,7 @@ from fedmap.algorithm.pooling.baseline import Baseline
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
-from fedmap.bundles.manifest import MU, PSI, Manifest
+from fedmap.bundles.manifest import MU, PSI, BaselineValues, ScalerValues, ThresholdValue
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.errors import StateError
 from fedmap.metrics import Threshold
@@ -40,7 +40,9 @@ def load_shared(bundle: VerifiedBundle) -> SharedModel:
     plan = bundle.terms().plan
     model = model_of(plan)
     parameters = decode_parameters(model.network, bundle.part(MU), MU)
-    return SharedModel(plan, model, parameters, _scaler(bundle.manifest), _rule(bundle.manifest))
+    written = bundle.manifest
+    rule = rule_of(written.threshold, written.baseline)
+    return SharedModel(plan, model, parameters, scaler_of(written.scaler), rule)
 
 
 def load_prior(bundle: VerifiedBundle) -> Prior:
@@ -57,13 +59,14 @@ def load_prior(bundle: VerifiedBundle) -> Prior:
     return Prior(mu.theta, mu.buffers, decode_psi(network, plan.prior, bundle.part(PSI), PSI))
 
 
-def _scaler(manifest: Manifest) -> Scaler:
-    mean, deviation = manifest.scaler.mean, manifest.scaler.deviation
-    return Scaler(torch.tensor(mean, dtype=torch.float32), torch.tensor(deviation, dtype=torch.float32))
+def scaler_of(written: ScalerValues) -> Scaler:
+    """The inverse of `writing.scaler_values`."""
+    mean, deviation = (torch.tensor(part, dtype=torch.float32) for part in (written.mean, written.deviation))
+    return Scaler(mean, deviation)
 
 
-def _rule(manifest: Manifest) -> DecisionRule:
-    threshold, baseline = manifest.threshold, manifest.baseline
+def rule_of(threshold: ThresholdValue | None, baseline: BaselineValues | None) -> DecisionRule:
+    """The inverse of `writing.rule_values`."""
     return DecisionRule(
         Threshold(threshold.value, threshold.note or None) if threshold is not None else None,
         Baseline(baseline.grid, torch.tensor(baseline.cumulative, dtype=torch.float64))

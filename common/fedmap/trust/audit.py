@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fedmap.errors import IntegrityError
@@ -57,7 +57,7 @@ def make_entry(
         previous=last.hash if last else START,
         hash="",
     )
-    return _with_hash(draft, entry_hash(draft))
+    return replace(draft, hash=entry_hash(draft))
 
 
 def parse_entry(line: str) -> AuditEntry:
@@ -100,29 +100,10 @@ def entry_hash(entry: AuditEntry) -> str:
 _HINT = "Keep this file as it is, and compare it with a backup: someone or something has changed it."
 
 
-def _content(entry: AuditEntry) -> dict[str, str | int | dict[str, str]]:
-    return {
-        "seq": entry.seq,
-        "at_unix_ms": entry.at_unix_ms,
-        "actor": entry.actor,
-        "action": entry.action,
-        "subject": entry.subject,
-        "detail": dict(entry.detail),
-        "previous": entry.previous,
-    }
-
-
-def _with_hash(draft: AuditEntry, digest: str) -> AuditEntry:
-    return AuditEntry(
-        draft.seq,
-        draft.at_unix_ms,
-        draft.actor,
-        draft.action,
-        draft.subject,
-        draft.detail,
-        draft.previous,
-        digest,
-    )
+def _content(entry: AuditEntry) -> dict[str, object]:
+    form = {**vars(entry), "detail": dict(entry.detail)}
+    del form["hash"]
+    return form
 
 
 def _broken(seq: int, why: str) -> IntegrityError:

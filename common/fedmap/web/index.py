@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from fedmap.web.catalogue import Entry
 
 FORMAT = 1
+_TOLD = {"name", "version", "study", "title", "intended_use", "tier", "performance"} | {
+    f"{moment}_unix_ms" for moment in ("released", "expires")
+}
 
 
 def index_of(entries: Sequence[Entry], heading: str, key_fingerprint: str, base: str) -> dict[str, object]:
@@ -22,19 +25,11 @@ def index_of(entries: Sequence[Entry], heading: str, key_fingerprint: str, base:
 def _listed(entry: Entry, base: str) -> dict[str, object]:
     manifest = entry.manifest
     return {
-        "name": manifest.name,
-        "version": manifest.version,
+        **manifest.model_dump(mode="json", include=_TOLD),
         "file_name": manifest.file_name,
-        "study": manifest.study,
-        "title": manifest.title,
-        "intended_use": manifest.intended_use,
-        "tier": manifest.tier,
-        "released_unix_ms": manifest.released_unix_ms,
-        "expires_unix_ms": manifest.expires_unix_ms,
         "size": entry.size,
         "sha256": entry.sha256,
         "may_download": entry.may_download,
         "withdrawn": entry.withdrawn,
         "path": f"{base}/{manifest.file_name}",
-        "performance": [tier.model_dump(mode="json") for tier in manifest.performance],
     }

@@ -37,7 +37,7 @@ MOST_BODY = 16 << 20
 """Of an answer that is read as a whole."""
 _MOST_REFUSAL = 64 << 10
 _CLEAN = re.compile(r"[\x21-\x7e]+")
-_PROXY = re.compile(r"http://([^\s/@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}/?")
+PROXY = re.compile(r"http://([^\s/@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}/?")
 _REFUSALS: dict[int, type[ServiceError]] = {
     400: RejectedError,
     401: NotAllowedError,
@@ -97,7 +97,7 @@ def parse_link(text: str) -> Link:
 
 def check_proxy(text: str) -> str:
     """The address of a proxy as it was typed; empty: none."""
-    if text and _PROXY.fullmatch(text) is None:
+    if text and PROXY.fullmatch(text) is None:
         raise ConfigError("--proxy", ("it is not http://host:port",), hint="Ask the network team for it.")
     return text
 

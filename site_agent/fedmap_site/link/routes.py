@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fedmap.errors import ConfigError
 from fedmap_site.config import AggregatorSection
 from fedmap_site.link.connection import Route
-
-_PROXY = re.compile(r"http://([^\s/@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}/?")
+from fedmap_site.link.https import PROXY
 
 
 def route_of(section: AggregatorSection) -> Route:
@@ -35,7 +33,7 @@ def _proxy_in(path: Path) -> str:
             ("the proxy's file cannot be read",),
             hint="Correct [aggregator] proxy_file, or let the agent's account read it.",
         ) from error
-    if _PROXY.fullmatch(text) is None:
+    if PROXY.fullmatch(text) is None:
         raise ConfigError(
             str(path),
             ("it does not hold the address of a proxy",),

@@ -15,18 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 from annotated_types import Gt
 from pydantic import ValidationError
 
-from fedmap.algorithm.pooling.baseline import Baseline
-from fedmap.algorithm.pooling.statistics import Scaler
+from fedmap.bundles.loading import rule_of, scaler_of
 from fedmap.bundles.manifest import BaselineValues, BundleName, Digest, Moment, ScalerValues, ThresholdValue
 from fedmap.errors import ConflictError, IncompatibleError, IntegrityError, NotFoundError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import TEMPORARY, make_folder, read_file, storage_error, sync_folder, write_durably
-from fedmap.metrics import Threshold
-from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.figures import Count
 from fedmap.shift.reference import Reference
 from fedmap.study.models import model_of
@@ -105,6 +101,9 @@ def load_personal(folder: Path) -> ReadyModel:
     inputs = model.network.inputs
     if not len(record.inputs) == len(record.scaler.mean) == len(record.scaler.deviation) == inputs:
         raise IntegrityError(f"{folder / MODEL}: the scaler does not fit the model", hint=_AGAIN)
+    baseline = record.baseline
+    if baseline is not None and len(baseline.grid) != len(baseline.cumulative):
+        raise IntegrityError(f"{folder / MODEL}: the baseline hazard is damaged", hint=_AGAIN)
     bundle = f"{record.bundle}-{record.version}"
     return ReadyModel(
         name=bundle,
@@ -118,8 +117,8 @@ def load_personal(folder: Path) -> ReadyModel:
         inputs=record.inputs,
         model=model,
         parameters=decode_parameters(model.network, data, PARAMETERS),
-        scaler=Scaler(torch.tensor(record.scaler.mean), torch.tensor(record.scaler.deviation)),
-        rule=_rule(record, folder),
+        scaler=scaler_of(record.scaler),
+        rule=rule_of(record.threshold, baseline),
         reference=record.reference,
         note="" if record.outcome == "helped" else _STAY.format(bundle=bundle),
     )
@@ -137,16 +136,3 @@ def read_record(folder: Path) -> PersonalRecord:
         if any(fault["loc"] == ("format",) for fault in error.errors()):
             raise IncompatibleError(f"{path}: of another version of this software", hint=_AGAIN) from None
         raise IntegrityError(f"{path}: the file is damaged", hint=_AGAIN) from None
-
-
-def _rule(record: PersonalRecord, folder: Path) -> DecisionRule:
-    threshold = record.threshold
-    baseline = record.baseline
-    if baseline is not None and len(baseline.grid) != len(baseline.cumulative):
-        raise IntegrityError(f"{folder / MODEL}: the baseline hazard is damaged", hint=_AGAIN)
-    return DecisionRule(
-        None if threshold is None else Threshold(threshold.value, threshold.note or None),
-        None
-        if baseline is None
-        else Baseline(baseline.grid, torch.tensor(baseline.cumulative, dtype=torch.float64)),
-    )
