@@ -5,6 +5,7 @@ One study per side survives every kill in turn. The long tests kill once per stu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.services.forked_federation import ForkedFederation
 from tests.services.outcome import assert_same_as_simulated
 from tests.services.studies import SmallStudy, assemble, small_study, start, wait_until_ended
 
+Kill = Callable[[LocalFederation, SmallStudy, tuple[str, ...]], None]
 ENDS_WITHIN_SECONDS = 120
 SIGKILLED = -9
 # The fourth answer is one of round 1: two sites have sent their statistics, one the first model, before it.
@@ -80,50 +82,25 @@ def kill_an_agent(federation: LocalFederation, study: SmallStudy, points: tuple[
     federation.run_site("a")
 
 
-def test_an_aggregator_killed_at_every_point_ends_with_the_same_prior(
-    tmp_path: Path, study: SmallStudy
-) -> None:
-    simulated = study.simulated()
-    with ForkedFederation(tmp_path / "federation") as federation:
-        kill_the_aggregator(federation, study, AGGREGATOR_POINTS)
-        assert_ended_as_simulated(federation, study, simulated)
-
-
-def test_an_agent_killed_at_every_point_ends_with_the_same_models(tmp_path: Path, study: SmallStudy) -> None:
-    simulated = study.simulated()
-    with ForkedFederation(tmp_path / "federation") as federation:
-        kill_an_agent(federation, study, AGENT_POINTS)
-        assert_ended_as_simulated(federation, study, simulated)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "point",
+    ("kill", "points"),
     [
-        "aggregator.receiving:4",
-        "aggregator.between_blob_and_commit:4",
-        "aggregator.received:4",
-        "aggregator.estimating:3",
+        pytest.param(kill_the_aggregator, AGGREGATOR_POINTS, id="aggregator, every point"),
+        pytest.param(kill_an_agent, AGENT_POINTS, id="agent, every point"),
+        *(
+            pytest.param(kill_the_aggregator, (f"aggregator.{at}",), id=at, marks=pytest.mark.long)
+            for at in ("receiving:4", "between_blob_and_commit:4", "received:4", "estimating:3")
+        ),
+        *(
+            pytest.param(kill_an_agent, (f"agent.{at}",), id=at, marks=pytest.mark.long)
+            for at in ("training", "trained", "half_uploaded:3", "uploaded_without_receipt:3")
+        ),
     ],
 )
-def test_an_aggregator_killed_at_any_point_ends_with_the_same_prior(
-    tmp_path: Path, study: SmallStudy, point: str
+def test_a_study_whose_processes_are_killed_ends_as_if_nothing_had_happened(
+    tmp_path: Path, study: SmallStudy, kill: Kill, points: tuple[str, ...]
 ) -> None:
     simulated = study.simulated()
     with ForkedFederation(tmp_path / "federation") as federation:
-        kill_the_aggregator(federation, study, (point,))
-        assert_ended_as_simulated(federation, study, simulated)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "point",
-    ["agent.training", "agent.trained", "agent.half_uploaded:3", "agent.uploaded_without_receipt:3"],
-)
-def test_an_agent_killed_at_any_point_ends_with_the_same_models(
-    tmp_path: Path, study: SmallStudy, point: str
-) -> None:
-    simulated = study.simulated()
-    with ForkedFederation(tmp_path / "federation") as federation:
-        kill_an_agent(federation, study, (point,))
+        kill(federation, study, points)
         assert_ended_as_simulated(federation, study, simulated)

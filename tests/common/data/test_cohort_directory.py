@@ -35,48 +35,44 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path / "none") == ("there is no such directory",)
 
 
+NO_NAME = "sites.csv, entry 1: the site's name must be a plain file name"
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("site\na\n", ["sites.csv has no column tier", "sites.csv has no column region"]),
+        ("site,tier,region\n", ["sites.csv lists no site"]),
+        ("site,tier,region", ["sites.csv lists no site"]),
+        *(
+            (f'site,tier,region\n"{name}",1,x\n', [NO_NAME])
+            for name in ("../a", "a/b", "a\\b", ".hidden", "", "C:a", "a\tb")
+        ),
+        ("site,tier,region\nsites,1,x\n", ["sites: has no file"]),  # the list itself is no site
+        ("site,tier,region\na\n", ["a: the tier must be 1, 2 or 3"]),
+        (
+            "site,tier,region\na,4,x\nb,1,x\nb,1,x\nc,1,x\nd,,x\n",
+            [
+                "a: the tier must be 1, 2 or 3",
+                "c: has no file",
+                "d: the tier must be 1, 2 or 3",
+                "d: has both a .csv and a .parquet file",
+                "b: listed 2 times",
+            ],
+        ),
+    ],
+)
+def test_everything_wrong_with_a_list_comes_out_at_once(
+    tmp_path: Path, listed: str, expected: list[str]
+) -> None:
+    files = ("a.csv", "b.csv", "d.csv", "d.parquet")
+    assert list(problems(cohort(tmp_path, listed, *files))) == expected
+
+
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path) == ("sites.csv is missing",)
-
-
-def test_missing_columns_are_all_named(tmp_path: Path) -> None:
-    assert problems(cohort(tmp_path, "site\na\n", "a.csv")) == (
-        "sites.csv has no column tier",
-        "sites.csv has no column region",
-    )
-
-
-@pytest.mark.parametrize("listed", ["site,tier,region\n", "site,tier,region"])
-def test_an_empty_list_is_refused(tmp_path: Path, listed: str) -> None:
-    assert problems(cohort(tmp_path, listed)) == ("sites.csv lists no site",)
 
 
 def test_a_list_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sites.csv").write_bytes(b"site,tier,region\n\xff,1,x\n")
     assert problems(tmp_path) == ("sites.csv cannot be read as UTF-8 CSV",)
-
-
-def test_everything_wrong_with_the_list_comes_out_at_once(tmp_path: Path) -> None:
-    listed = "site,tier,region\na,4,x\nb,1,x\nb,1,x\nc,1,x\nd,,x\n"
-    assert problems(cohort(tmp_path, listed, "a.csv", "b.csv", "d.csv", "d.parquet")) == (
-        "a: the tier must be 1, 2 or 3",
-        "c: has no file",
-        "d: the tier must be 1, 2 or 3",
-        "d: has both a .csv and a .parquet file",
-        "b: listed 2 times",
-    )
-
-
-@pytest.mark.parametrize("name", ["../a", "a/b", "a\\b", ".hidden", "", "C:a", "a\tb"])
-def test_a_site_name_that_points_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    assert problems(cohort(tmp_path, f'site,tier,region\n"{name}",1,x\n')) == (
-        "sites.csv, entry 1: the site's name must be a plain file name",
-    )
-
-
-def test_the_list_itself_is_no_site(tmp_path: Path) -> None:
-    assert problems(cohort(tmp_path, "site,tier,region\nsites,1,x\n")) == ("sites: has no file",)
-
-
-def test_a_short_line_is_refused_for_what_it_lacks(tmp_path: Path) -> None:
-    assert problems(cohort(tmp_path, "site,tier,region\na\n", "a.csv")) == ("a: the tier must be 1, 2 or 3",)

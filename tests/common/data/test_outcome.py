@@ -18,14 +18,6 @@ LIMITS = LimitsSection(min_events=2)
 NONE = np.zeros(0, dtype=np.intp)
 
 
-def notes(
-    task: TaskSection, frame: pd.DataFrame, train: list[int], test_only: bool = False
-) -> tuple[str, ...]:
-    outcome = read_outcome(frame, task)
-    assert outcome.problems == ()
-    return outcome_notes(task, LIMITS, outcome, np.array(train, dtype=np.intp), test_only)
-
-
 def test_classes_are_numbered_in_the_order_of_the_plan() -> None:
     outcome = read_outcome(pd.DataFrame({"sick": ["yes", "no", "yes "]}), BINARY)
     assert outcome.target.tolist() == [1, 0, 1]
@@ -81,34 +73,24 @@ def test_nonpositive_times_are_marked_for_a_plan_that_leaves_them_out() -> None:
     assert mask.tolist() == [True, True, False, False]
 
 
-def test_a_single_class_site_is_noted() -> None:
-    frame = pd.DataFrame({"sick": ["yes"] * 4})
-    assert notes(BINARY, frame, [0, 1]) == ("the site has one class only",)
-
-
-def test_a_single_class_training_part_is_noted() -> None:
-    frame = pd.DataFrame({"sick": ["yes", "yes", "no", "yes"]})
-    assert notes(BINARY, frame, [0, 1]) == ("the training part has one class only",)
-
-
-def test_a_site_without_events_is_noted() -> None:
-    frame = pd.DataFrame({"T": [1, 2], "E": [0, 0]})
-    assert notes(COX, frame, [0]) == ("the site has no events", "the site has fewer than 2 events")
-
-
-def test_a_training_part_without_events_is_noted() -> None:
-    frame = pd.DataFrame({"T": [1, 2, 3], "E": [0, 1, 1]})
-    assert notes(COX, frame, [0]) == ("the training part has no events",)
-
-
-def test_few_positive_rows_are_noted_without_their_number() -> None:
-    frame = pd.DataFrame({"sick": ["yes", "no", "no"]})
-    assert notes(BINARY, frame, [0, 1]) == ("the site has fewer than 2 positive rows",)
-
-
-def test_rare_classes_are_counted() -> None:
-    frame = pd.DataFrame({"kind": ["a", "a", "b"]})
-    assert notes(THREE, frame, [0, 2]) == ("2 classes have fewer than 2 rows",)
+@pytest.mark.parametrize(
+    ("task", "columns", "train", "expected"),
+    [
+        (BINARY, {"sick": ["yes"] * 4}, [0, 1], "the site has one class only"),
+        (BINARY, {"sick": ["yes", "yes", "no", "yes"]}, [0, 1], "the training part has one class only"),
+        (BINARY, {"sick": ["yes", "no", "no"]}, [0, 1], "the site has fewer than 2 positive rows"),
+        (COX, {"T": [1, 2], "E": [0, 0]}, [0], "the site has no events|the site has fewer than 2 events"),
+        (COX, {"T": [1, 2, 3], "E": [0, 1, 1]}, [0], "the training part has no events"),
+        (THREE, {"kind": ["a", "a", "b"]}, [0, 2], "2 classes have fewer than 2 rows"),
+    ],
+)
+def test_a_thin_site_is_noted_without_the_number_of_its_rows(
+    task: TaskSection, columns: dict[str, list[object]], train: list[int], expected: str
+) -> None:
+    outcome = read_outcome(pd.DataFrame(columns), task)
+    assert outcome.problems == ()
+    noted = outcome_notes(task, LIMITS, outcome, np.array(train, dtype=np.intp), False)
+    assert "|".join(noted) == expected
 
 
 def test_a_site_for_testing_only_has_no_note_on_its_training_part() -> None:
