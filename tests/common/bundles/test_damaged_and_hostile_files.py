@@ -121,20 +121,17 @@ _WHOLE = _whole()
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 43, 500, -22, -1])
-def test_file_that_was_cut_short_is_refused(tmp_path: Path, key: bytes, size: int) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_file_that_was_cut_short_is_refused(path: Path, key: bytes, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     assert isinstance(refused(path, key), IntegrityError)
 
 
-def test_bytes_after_the_end_are_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bytes_after_the_end_are_refused(path: Path, key: bytes) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
     assert "further bytes" in refused(path, key).message
 
 
-def test_bytes_before_the_start_are_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bytes_before_the_start_are_refused(path: Path, key: bytes) -> None:
     path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())  # zip programs open such a file
     assert zipfile.is_zipfile(path)
     assert "step 1, format" in refused(path, key).message
@@ -184,8 +181,7 @@ def test_file_beyond_all_limits_is_refused_unread(tmp_path: Path, key: bytes) ->
     assert "step 2" in error.message
 
 
-def test_bundle_packed_again_by_another_program_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bundle_packed_again_by_another_program_is_refused(path: Path, key: bytes) -> None:
     inside = members(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         for name, data in inside.items():
@@ -220,8 +216,7 @@ def test_traversing_name_inside_a_signed_bundle_is_refused(tmp_path: Path, key: 
     assert "files.0.name" in error.message
 
 
-def test_member_that_is_there_twice_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_member_that_is_there_twice_is_refused(path: Path, key: bytes) -> None:
     inside = list(members(path).items())
     for place in range(len(inside)):
         pack(path, [*inside[: place + 1], inside[place], *inside[place + 1 :]])
@@ -238,8 +233,7 @@ def test_signed_member_that_is_there_twice_is_refused(tmp_path: Path, key: bytes
     assert "files of its tier" in refused(path, key).message
 
 
-def test_members_in_another_order_are_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_members_in_another_order_are_refused(path: Path, key: bytes) -> None:
     inside = list(members(path).items())
     for place in range(len(inside) - 1):
         swapped = inside.copy()
@@ -248,8 +242,7 @@ def test_members_in_another_order_are_refused(tmp_path: Path, key: bytes) -> Non
         refused(path, key)
 
 
-def test_member_that_is_missing_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_member_that_is_missing_is_refused(path: Path, key: bytes) -> None:
     for name in list(ARCHIVE.limits):
         pack(path, [member for member in members(_fresh(path, key)).items() if member[0] != name])
         refused(path, key)
@@ -259,21 +252,18 @@ def _fresh(path: Path, key: bytes) -> Path:
     return write_example(path, key).path
 
 
-def test_further_member_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_further_member_is_refused(path: Path, key: bytes) -> None:
     pack(path, [*members(path).items(), ("extra.txt", b"hello")])
     assert isinstance(refused(path, key), IntegrityError)
 
 
-def test_archive_comment_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_archive_comment_is_refused(path: Path, key: bytes) -> None:
     with zipfile.ZipFile(path, "a") as file:
         file.comment = b"hidden"
     refused(path, key)
 
 
-def test_directory_that_says_otherwise_than_the_members_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_directory_that_says_otherwise_than_the_members_is_refused(path: Path, key: bytes) -> None:
     inside = members(path)
     other = [Member(name, len(data), crc32(data)) for name, data in inside.items()]
     whole = path.read_bytes()
@@ -330,7 +320,6 @@ def test_card_or_picture_beyond_its_limit_is_refused(tmp_path: Path, key: bytes)
     assert "step 2, size limits" in error.message
 
 
-def test_signature_longer_than_any_is_refused(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_signature_longer_than_any_is_refused(path: Path, key: bytes) -> None:
     pack(path, list((members(path) | {SIGNATURE: b" " * 2000}).items()))
     assert isinstance(refused(path, key), LimitError)

@@ -77,8 +77,7 @@ def test_sound_bundle_passes_all_nine_steps(tmp_path: Path, key: bytes, plan: An
     assert (PSI in bundle.offsets) == (tier == 2)
 
 
-def test_fingerprint_may_be_typed_in_any_spelling(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_fingerprint_may_be_typed_in_any_spelling(path: Path, key: bytes) -> None:
     (shown,) = trust_of(key).fingerprints
     for typed in (bare_fingerprint(shown), shown.lower().replace(":", " ")):
         assert verify_bundle(path, replace(trust_of(key), fingerprints=frozenset({typed})), NOW)
@@ -129,8 +128,7 @@ def test_bundle_signed_by_another_key_is_refused(tmp_path: Path, key: bytes) -> 
     assert "paper" in error.hint
 
 
-def test_bundle_is_refused_where_no_key_is_trusted(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bundle_is_refused_where_no_key_is_trusted(path: Path, key: bytes) -> None:
     with pytest.raises(NotAllowedError, match="no release key is trusted"):
         verify_bundle(path, replace(trust_of(key), fingerprints=frozenset()), NOW)
 
@@ -211,13 +209,11 @@ def test_expired_bundle_is_refused(tmp_path: Path, key: bytes, now: int) -> None
     assert "step 5, expiry: it expired on 2027-01-01" in error.message
 
 
-def test_bundle_is_good_up_to_its_last_moment(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bundle_is_good_up_to_its_last_moment(path: Path, key: bytes) -> None:
     assert verify_bundle(path, trust_of(key), EXPIRES - 1)
 
 
-def test_bundle_from_the_future_is_refused_beyond_the_slack_of_clocks(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_bundle_from_the_future_is_refused_beyond_the_slack_of_clocks(path: Path, key: bytes) -> None:
     assert verify_bundle(path, trust_of(key), RELEASED - CLOCK_SLACK_MS)
     error = refusal(path, key, RELEASED - CLOCK_SLACK_MS - 1)
     assert isinstance(error, StateError)
@@ -237,18 +233,14 @@ def withdrawn(name: str, version: int, reason: str = "") -> Withdrawals:
     return Withdrawals(serial=2, issued_unix_ms=NOW, entries=(entry,))
 
 
-def test_withdrawn_bundle_is_refused_with_the_reason(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_withdrawn_bundle_is_refused_with_the_reason(path: Path, key: bytes) -> None:
     listed = withdrawn("tiny-t2", 1, "wrong unit of age")
     with pytest.raises(StateError, match=r"step 6, withdrawal list: .*wrong unit of age"):
         verify_bundle(path, replace(trust_of(key), withdrawals=listed), NOW)
 
 
 @pytest.mark.parametrize("entry", [("tiny-t2", 2), ("tiny-t3", 1), ("other-t2", 1)])
-def test_withdrawal_of_another_bundle_does_not_count(
-    tmp_path: Path, key: bytes, entry: tuple[str, int]
-) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_withdrawal_of_another_bundle_does_not_count(path: Path, key: bytes, entry: tuple[str, int]) -> None:
     listed = withdrawn(*entry)
     bundle = verify_bundle(path, replace(trust_of(key), withdrawals=listed), NOW)
     assert bundle.steps[5].finding == "not on list 2 of 2026-01-02"
@@ -351,8 +343,7 @@ def test_tables_that_do_not_fit_the_model_are_refused(tmp_path: Path, key: bytes
 # After verification
 
 
-def test_file_exchanged_after_verification_is_not_read(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_file_exchanged_after_verification_is_not_read(path: Path, key: bytes) -> None:
     bundle: VerifiedBundle = verify_bundle(path, trust_of(key), NOW)
     write_example(path, new_release_key(), made=released(seed=2))
     with pytest.raises(IntegrityError, match="changed after it was verified"):
@@ -362,8 +353,7 @@ def test_file_exchanged_after_verification_is_not_read(tmp_path: Path, key: byte
         bundle.card()
 
 
-def test_verification_leaves_the_random_state_alone(tmp_path: Path, key: bytes) -> None:
-    path = write_example(tmp_path / "x.fedmap", key).path
+def test_verification_leaves_the_random_state_alone(path: Path, key: bytes) -> None:
     before = torch.get_rng_state()
     verify_bundle(path, trust_of(key), NOW)
     assert torch.equal(before, torch.get_rng_state())
