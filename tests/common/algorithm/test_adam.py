@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -16,12 +14,10 @@ from fedmap.algorithm.fit.adam import Adam
 from fedmap.algorithm.fit.fitting import fit_local
 from fedmap.algorithm.fit.values import Model, SiteTask
 from fedmap.algorithm.model.layers import Linear
-from fedmap.algorithm.model.likelihood import LikelihoodName
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.values import initial_prior
 from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
-
-MakeRows = Callable[[LikelihoodName, int, int], Examples]
+from tests.common.algorithm.examples import make_rows
 
 
 def _gradients(seed: int, steps: int, sites: int, size: int) -> Tensor:
@@ -97,9 +93,7 @@ def test_sites_that_go_on_keep_their_moments() -> None:
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-def test_a_fit_of_fifty_steps_is_torch_adam_on_the_map_objective(
-    make_rows: MakeRows, weight_decay: float
-) -> None:
+def test_a_fit_of_fifty_steps_is_torch_adam_on_the_map_objective(weight_decay: float) -> None:
     """A linear model on full batches, the quadratic prior and weight decay, against torch's own optimiser."""
     network = Network(4, 1, (), (Linear(4, 1),))
     settings = FedmapSettings(

@@ -29,9 +29,8 @@ from fedmap.algorithm.settings import (
     WeightingRule,
 )
 from fedmap.errors import TrainingError
+from tests.common.algorithm.examples import make_model, make_rows
 
-MakeRows = Callable[[LikelihoodName, int, int], Examples]
-MakeModel = Callable[[LikelihoodName], Model]
 LIKELIHOODS: tuple[LikelihoodName, ...] = ("bernoulli", "categorical", "cox")
 GRADIENTS: tuple[GradientSource, ...] = get_args(GradientSource)
 SMALL_PRIOR = PriorSettings(hidden=(4, 3))
@@ -149,9 +148,7 @@ def test_five_full_batch_steps_on_the_map_objective_by_hand(
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-def test_a_fit_with_batch_norm_is_what_torchs_own_modules_give(
-    make_rows: MakeRows, gradient: GradientSource
-) -> None:
+def test_a_fit_with_batch_norm_is_what_torchs_own_modules_give(gradient: GradientSource) -> None:
     """θ and the running statistics after 20 full batches, against torch.nn and torch.optim."""
     network = Network(4, 1, (), (Linear(4, 5), Relu(), BatchNorm(5), Linear(5, 1)))
     model = Model(network, "bernoulli")
@@ -186,7 +183,7 @@ def test_a_fit_with_batch_norm_is_what_torchs_own_modules_give(
 @pytest.mark.parametrize("sketch", [0, 4])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_fit_does_not_depend_on_where_the_gradient_came_from(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName, sketch: int
+    likelihood: LikelihoodName, sketch: int
 ) -> None:
     model = make_model(likelihood)
     settings = _settings(replace(SMALL_PRIOR, sketch=sketch), epochs=6)
@@ -200,7 +197,7 @@ def test_a_fit_does_not_depend_on_where_the_gradient_came_from(
         assert one.log_omega == pytest.approx(other.log_omega, abs=1e-5)
 
 
-def test_dropout_straight_after_relu_trains_under_every_gradient(make_rows: MakeRows) -> None:
+def test_dropout_straight_after_relu_trains_under_every_gradient() -> None:
     """Both layers work in place where they can; autograd must still find what it saved."""
     model = Model(Network(4, 1, (), (Linear(4, 5), Relu(), Dropout(0.3, 5), Linear(5, 1))), "bernoulli")
     settings = _settings()
@@ -214,9 +211,7 @@ UNEQUAL = (5, 16, 17, 30, 2, 8, 9, 41)  # batch 8: smaller, remainder 0, 1, 6, t
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_sites_fitted_together_are_fitted_as_if_alone(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName
-) -> None:
+def test_sites_fitted_together_are_fitted_as_if_alone(likelihood: LikelihoodName) -> None:
     model, settings = make_model(likelihood), _settings()
     prior = _prior(model, settings)
     tasks = [
@@ -233,9 +228,7 @@ def test_sites_fitted_together_are_fitted_as_if_alone(
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_sites_that_stop_at_different_epochs_are_fitted_as_if_alone(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName
-) -> None:
+def test_sites_that_stop_at_different_epochs_are_fitted_as_if_alone(likelihood: LikelihoodName) -> None:
     model = make_model(likelihood)
     settings = _settings(epochs=12, patience=1)
     prior = _prior(model, settings)
@@ -265,7 +258,7 @@ def double_precision() -> Iterator[None]:
 @pytest.mark.parametrize("sketch", [0, 4])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_neither_neighbours_nor_the_gradient_matter_in_double_precision(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName, sketch: int
+    likelihood: LikelihoodName, sketch: int
 ) -> None:
     model = make_model(likelihood)
     settings = _settings(replace(SMALL_PRIOR, sketch=sketch), epochs=10, patience=2, learning_rate=0.02)
@@ -282,7 +275,7 @@ def test_neither_neighbours_nor_the_gradient_matter_in_double_precision(
             assert _same(_fitted(fit), alone, atol=1e-6)  # row counts are float32: so is the n/(n−1)
 
 
-def test_fits_come_back_in_the_order_of_the_tasks(make_rows: MakeRows, make_model: MakeModel) -> None:
+def test_fits_come_back_in_the_order_of_the_tasks() -> None:
     model, settings = make_model("bernoulli"), _settings(epochs=2)
     tasks = [_task(model, make_rows("bernoulli", n, n), make_rows("bernoulli", 5, 1), n) for n in UNEQUAL]
     fits = fit_sites(model, settings, _prior(model, settings), tasks)
@@ -292,7 +285,7 @@ def test_fits_come_back_in_the_order_of_the_tasks(make_rows: MakeRows, make_mode
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_seed_gives_the_same_bits_and_another_seed_does_not(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName, gradient: GradientSource
+    likelihood: LikelihoodName, gradient: GradientSource
 ) -> None:
     model, settings = make_model(likelihood), _settings()
     prior = _prior(model, settings)
@@ -324,9 +317,7 @@ def _stopping(losses: list[float], patience: int) -> tuple[int, int]:
     return best, len(losses)
 
 
-def test_early_stopping_counts_patience_and_restores_a_copy_of_the_best(
-    make_rows: MakeRows, make_model: MakeModel
-) -> None:
+def test_early_stopping_counts_patience_and_restores_a_copy_of_the_best() -> None:
     """The oracle: fits of 1, 2, 3 … epochs without validation rows give every epoch's weights."""
     model = make_model("bernoulli")
     settings = _settings(epochs=14, learning_rate=0.05)
@@ -360,9 +351,7 @@ def test_early_stopping_counts_patience_and_restores_a_copy_of_the_best(
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a site that can judge"])
 @pytest.mark.parametrize("case", ["bernoulli", "categorical", "cox without rows", "cox without events"])
-def test_a_validation_part_that_cannot_judge_keeps_the_last_epoch(
-    make_rows: MakeRows, make_model: MakeModel, case: str, beside: bool
-) -> None:
+def test_a_validation_part_that_cannot_judge_keeps_the_last_epoch(case: str, beside: bool) -> None:
     likelihood: LikelihoodName = "bernoulli" if case == "bernoulli" else "cox"
     likelihood = "categorical" if case == "categorical" else likelihood
     validation = make_rows(likelihood, 6 if case == "cox without events" else 0, 2)
@@ -389,7 +378,7 @@ def _spoiled(rows: Examples, value: float) -> Examples:
 )
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_diverging_site_fails_and_its_neighbours_do_not_notice(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName, value: float, judged: bool
+    likelihood: LikelihoodName, value: float, judged: bool
 ) -> None:
     model, settings = make_model(likelihood), _settings(patience=2)
     prior = _prior(model, settings)
@@ -411,7 +400,7 @@ def test_a_diverging_site_fails_and_its_neighbours_do_not_notice(
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_huge_learning_rate_is_an_error_and_never_the_start_unchanged(
-    make_rows: MakeRows, make_model: MakeModel, likelihood: LikelihoodName, gradient: GradientSource
+    likelihood: LikelihoodName, gradient: GradientSource
 ) -> None:
     model, settings = make_model(likelihood), _settings(learning_rate=1e30)
     task = _task(model, make_rows(likelihood, 30, 1), make_rows(likelihood, 10, 2))
@@ -421,19 +410,19 @@ def test_a_huge_learning_rate_is_an_error_and_never_the_start_unchanged(
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_too_few_training_rows_are_refused(make_rows: MakeRows, make_model: MakeModel, rows: int) -> None:
+def test_too_few_training_rows_are_refused(rows: int) -> None:
     model, settings = make_model("bernoulli"), _settings()
     task = _task(model, make_rows("bernoulli", rows, 1), make_rows("bernoulli", 5, 2))
     with pytest.raises(TrainingError, match="fewer than 2 training rows"):
         fit_local(model, settings, _prior(model, settings), task)
 
 
-def test_no_tasks_give_no_fits(make_model: MakeModel) -> None:
+def test_no_tasks_give_no_fits() -> None:
     model, settings = make_model("bernoulli"), _settings()
     assert fit_sites(model, settings, _prior(model, settings), []) == []
 
 
-def test_plain_training_leaves_the_prior_out(make_rows: MakeRows, make_model: MakeModel) -> None:
+def test_plain_training_leaves_the_prior_out() -> None:
     model, settings = make_model("bernoulli"), _settings()
     task = _task(model, make_rows("bernoulli", 30, 1), make_rows("bernoulli", 10, 2))
     near, far = _prior(model, settings), _prior(model, settings)
@@ -445,7 +434,7 @@ def test_plain_training_leaves_the_prior_out(make_rows: MakeRows, make_model: Ma
     assert not torch.equal(_fitted(one).theta, _fitted(with_prior).theta)
 
 
-def test_a_strong_prior_holds_theta_at_mu(make_rows: MakeRows, make_model: MakeModel) -> None:
+def test_a_strong_prior_holds_theta_at_mu() -> None:
     model = make_model("bernoulli")
     task = _task(model, make_rows("bernoulli", 60, 1), make_rows("bernoulli", 0, 2))
 
@@ -457,7 +446,7 @@ def test_a_strong_prior_holds_theta_at_mu(make_rows: MakeRows, make_model: MakeM
     assert distance(10.0) < 0.2 * distance(0.01)
 
 
-def test_the_results_share_no_memory(make_rows: MakeRows, make_model: MakeModel) -> None:
+def test_the_results_share_no_memory() -> None:
     model, settings = make_model("bernoulli"), _settings()
     tasks = [_task(model, make_rows("bernoulli", 9, s), make_rows("bernoulli", 4, s), s) for s in (1, 2)]
     one, other = fit_sites(model, settings, _prior(model, settings), tasks)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.layers import BatchNorm, Buffers, Dropout, Layer, Linear, Pass, Relu
 from fedmap.algorithm.model.likelihood import (
     LikelihoodName,
@@ -22,8 +19,8 @@ from fedmap.algorithm.model.likelihood import (
     risk_sets,
 )
 from fedmap.algorithm.model.network import Branch, Network
+from tests.common.algorithm.examples import make_model
 
-MakeModel = Callable[[LikelihoodName], Model]
 SITES, WIDTH, INPUTS = 3, 6, 4
 FULL, PADDED = (6, 6, 6), (6, 2, 4)  # true rows per site
 LIKELIHOODS: tuple[LikelihoodName, ...] = ("bernoulli", "categorical", "cox")
@@ -253,9 +250,7 @@ def test_running_statistics_equal_those_of_torchs_batch_norm(rows: tuple[int, ..
         assert torch.allclose(network.predict_one(theta[site], own, x), module.eval()(x), atol=1e-5)
 
 
-def test_prediction_repeats_and_leaves_the_features_alone(
-    make_model: MakeModel,
-) -> None:
+def test_prediction_repeats_and_leaves_the_features_alone() -> None:
     network = make_model("categorical").network
     theta = network.initialise(0)
     x = _draw(0, 9, 4).float()
@@ -273,7 +268,7 @@ def test_a_fresh_linear_layer_is_uniform_within_torchs_bound() -> None:
     assert float(weight.std()) == pytest.approx(0.5 / 12**0.5, rel=0.02)
 
 
-def test_a_fresh_model_depends_on_the_seed_only(make_model: MakeModel) -> None:
+def test_a_fresh_model_depends_on_the_seed_only() -> None:
     network = make_model("bernoulli").network
     assert torch.equal(network.initialise(4), network.initialise(4))
     assert not torch.equal(network.initialise(4), network.initialise(5))

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from tests.common.web.serving import SECONDS, Federation, ask, serving
 PLANTED = "NHS-943-476-5919"
 ROOT = Path(__file__).resolve().parents[3]
 SITE = Identity("site", "leeds")
+Pair = tuple[bytes, bytes]
 
 
 def who(request: Request) -> Response:
@@ -76,43 +77,53 @@ def der(pem: bytes) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pem.decode())
 
 
-def test_a_visitor_without_a_certificate_is_served_and_known_as_such(
-    server: HttpsServer, federation: Federation, tmp_path: Path
-) -> None:
-    said = json.loads(ask(server, federation.client(tmp_path), "/who").body)
-    assert said == {"certificate": "", "host": "127.0.0.1"}
+class Visitors:
+    """Those who ask the server of this module, with a certificate or without."""
+
+    def __init__(self, server: HttpsServer, federation: Federation, folder: Path) -> None:
+        self.server, self.federation, self.folder = server, federation, folder
+
+    def who(self, pair: Pair | None = None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+        context = self.federation.client(self.folder, pair)
+        told: dict[str, str] = json.loads(ask(self.server, context, "/who", headers).body)
+        return told
 
 
-def test_a_certificate_of_the_federation_reaches_the_application(
-    server: HttpsServer, federation: Federation, tmp_path: Path
-) -> None:
-    pair = federation.pair(SITE)
-    said = json.loads(ask(server, federation.client(tmp_path, pair), "/who").body)
-    assert said["certificate"] == hashlib.sha256(der(pair[0])).hexdigest()
+@pytest.fixture
+def visitors(server: HttpsServer, federation: Federation, tmp_path: Path) -> Visitors:
+    return Visitors(server, federation, tmp_path)
 
 
-def test_each_connection_has_its_own_certificate(
-    server: HttpsServer, federation: Federation, tmp_path: Path
-) -> None:
+def test_a_visitor_without_a_certificate_is_served_and_known_as_such(visitors: Visitors) -> None:
+    assert visitors.who() == {"certificate": "", "host": "127.0.0.1"}
+
+
+def test_each_connection_has_its_own_certificate(visitors: Visitors) -> None:
     """Who comes back shows the certificate again or is nobody: sessions are not resumed."""
-    with_one = federation.client(tmp_path, federation.pair(SITE))
-    without = federation.client(tmp_path)
-    answers = [json.loads(ask(server, context, "/who").body) for context in (with_one, without, with_one)]
-    assert [bool(said["certificate"]) for said in answers] == [True, False, True]
+    pair = visitors.federation.pair(SITE)
+    digest = hashlib.sha256(der(pair[0])).hexdigest()
+    told = [visitors.who(shown)["certificate"] for shown in (pair, None, pair)]
+    assert told == [digest, "", digest]
 
 
-@pytest.mark.parametrize("kind", ["foreign authority", "expired", "server's own kind"])
+@pytest.mark.parametrize(
+    "pair_of",
+    [
+        pytest.param(lambda _: Federation.found().pair(SITE), id="foreign authority"),
+        pytest.param(lambda ours: ours.pair(SITE, days=1), id="expired"),
+        pytest.param(lambda ours: ours.pair(Identity("aggregator")), id="server's own kind"),
+    ],
+)
 def test_a_client_certificate_that_does_not_stand_is_refused(
-    server: HttpsServer, federation: Federation, tmp_path: Path, kind: str
+    visitors: Visitors, pair_of: Callable[[Federation], Pair]
 ) -> None:
-    if kind == "foreign authority":
-        pair = Federation.found().pair(SITE)
-    elif kind == "expired":
-        pair = federation.pair(SITE, days=1)
-    else:
-        pair = federation.pair(Identity("aggregator"))
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        ask(server, federation.client(tmp_path, pair), "/who")
+        visitors.who(pair_of(visitors.federation))
+
+
+def test_a_forwarded_address_is_not_believed(visitors: Visitors) -> None:
+    headers = {"X-Forwarded-For": "10.1.0.9", "Forwarded": "for=10.1.0.9", "X-Real-IP": "10.1.0.9"}
+    assert visitors.who(headers=headers)["host"] == "127.0.0.1"
 
 
 def test_tls_older_than_1_2_is_refused(server: HttpsServer, federation: Federation, tmp_path: Path) -> None:
@@ -131,13 +142,6 @@ def test_plain_http_gets_no_answer(server: HttpsServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), SECONDS) as plain:
         plain.sendall(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP" not in plain.recv(1000)
-
-
-def test_a_forwarded_address_is_not_believed(
-    server: HttpsServer, federation: Federation, tmp_path: Path
-) -> None:
-    headers = {"X-Forwarded-For": "10.1.0.9", "Forwarded": "for=10.1.0.9", "X-Real-IP": "10.1.0.9"}
-    assert json.loads(ask(server, federation.client(tmp_path), "/who", headers).body)["host"] == "127.0.0.1"
 
 
 def test_a_renewed_certificate_is_used_for_the_next_connection(
