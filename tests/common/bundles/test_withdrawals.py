@@ -91,22 +91,17 @@ def test_entry_stands_once() -> None:
         Withdrawals.model_validate({**dict(LIST), "entries": LIST.entries[:1] * 2})
 
 
-def test_list_of_a_later_format_asks_for_an_update(key: bytes) -> None:
-    with pytest.raises(IncompatibleError):
-        read_withdrawals(b'{"format":2}', trusted(key))
-
-
-def test_huge_list_is_refused_before_it_is_parsed(key: bytes) -> None:
-    with pytest.raises(LimitError):
-        read_withdrawals(b" " * (withdrawals.LIST.most_bytes + 1), trusted(key))
-
-
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"null", b"[]", b"{}", b'{"list":1}', b'{"format":1,"list":"\\ud800","signed":{}}', b"\xff" * 9],
+    ("data", "kind"),
+    [
+        (b'{"format":2}', IncompatibleError),  # it asks for an update
+        pytest.param(b" " * (withdrawals.LIST.most_bytes + 1), LimitError, id="too large to be parsed"),
+        *((data, IntegrityError) for data in (b"", b"null", b"[]", b"{}", b'{"list":1}', b"\xff" * 9)),
+        (b'{"format":1,"list":"\\ud800","signed":{}}', IntegrityError),
+    ],
 )
-def test_what_is_no_list_is_refused(key: bytes, data: bytes) -> None:
-    with pytest.raises(IntegrityError):
+def test_what_is_no_list_is_refused(key: bytes, data: bytes, kind: type[FedmapError]) -> None:
+    with pytest.raises(kind):
         read_withdrawals(data, trusted(key))
 
 
@@ -116,12 +111,9 @@ def test_any_bytes_are_a_typed_refusal_and_no_crash(data: bytes) -> None:
         read_withdrawals(data, frozenset({"0" * 64}))
 
 
-def test_older_list_is_refused() -> None:
+def test_older_list_and_another_with_the_same_serial_are_refused() -> None:
     with pytest.raises(StateError, match="older"):
         newer_of(LIST, changed(serial=2))
-
-
-def test_other_list_with_the_same_serial_is_refused() -> None:
     with pytest.raises(StateError, match="same serial"):
         newer_of(LIST, changed(entries=LIST.entries[:1]))
 

@@ -156,23 +156,18 @@ def test_an_error_names_the_site_and_the_next_step(tmp_path: Path) -> None:
     assert "hint: Correct the site's file" in str(caught.value)
 
 
-@pytest.mark.parametrize("rows", [0, 5])
-def test_too_few_rows_are_refused_with_the_count(tmp_path: Path, rows: int) -> None:
-    (problem,) = problems(tmp_path, binary_plan(), table(rows))
-    assert problem == (
-        "5 rows for training, the plan wants at least 10 (limits.min_rows)"
-        if rows
-        else "the file has no rows"
-    )
-
-
-def test_rows_that_are_enough_only_with_the_test_part_are_too_few(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, binary_plan(), table(11))
-    assert problem.startswith("9 rows for training")
-
-
-def test_an_empty_site_is_refused_at_tier_3_too(tmp_path: Path) -> None:
-    assert problems(tmp_path, binary_plan(), table(0), tier=3) == ("the file has no rows",)
+@pytest.mark.parametrize(
+    ("rows", "tier", "problem"),
+    [
+        (0, 1, "the file has no rows"),
+        (0, 3, "the file has no rows"),
+        (5, 1, "5 rows for training, the plan wants at least 10 (limits.min_rows)"),
+        # Enough only with the test part.
+        (11, 1, "9 rows for training, the plan wants at least 10 (limits.min_rows)"),
+    ],
+)
+def test_too_few_rows_are_refused_with_the_count(tmp_path: Path, rows: int, tier: int, problem: str) -> None:
+    assert problems(tmp_path, binary_plan(), table(rows), tier) == (problem,)
 
 
 def test_a_site_whose_rows_are_all_excluded_says_why(tmp_path: Path) -> None:
@@ -204,26 +199,19 @@ def test_zero_times_are_refused_unless_the_plan_excludes_them(tmp_path: Path) ->
     assert data.exclusions == (Exclusion("T not above 0", 2),)
 
 
-def test_a_single_class_site_is_loaded_with_a_note(tmp_path: Path) -> None:
-    frame = table()
-    frame["sick"] = 1
-    assert load(tmp_path, binary_plan(), frame).notes == ("the site has one class only",)
-
-
-def test_a_site_without_events_is_loaded_with_a_note(tmp_path: Path) -> None:
-    frame = table()
-    frame["E"] = 0
-    assert load(tmp_path, cox_plan(), frame).notes == (
-        "the site has no events",
-        "the site has fewer than 2 events",
-    )
-
-
-def test_a_validation_part_without_events_is_noted(tmp_path: Path) -> None:
-    frame = table()
-    frame["E"] = 0
-    frame.loc[[0, 1], "E"] = 1
-    assert "the validation part has no events" in load(tmp_path, cox_plan(), frame).notes
+@pytest.mark.parametrize(
+    ("plan", "column", "positive", "note"),
+    [
+        (binary_plan(), "sick", 50, "the site has one class only"),
+        (cox_plan(), "E", 0, "the site has no events"),
+        (cox_plan(), "E", 2, "the validation part has no events"),
+    ],
+)
+def test_a_thin_site_is_loaded_with_a_note(
+    tmp_path: Path, plan: StudyPlan, column: str, positive: int, note: str
+) -> None:
+    data = load(tmp_path, plan, table().assign(**{column: [1] * positive + [0] * (50 - positive)}))
+    assert note in data.notes
 
 
 def test_a_fixed_split_is_honoured_and_validation_comes_from_its_training_part(tmp_path: Path) -> None:
