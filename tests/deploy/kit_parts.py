@@ -16,6 +16,7 @@ from deploy.offline_kit.staging import stage
 
 ROOT = Path(__file__).resolve().parents[2]
 KIT = Identity(SITE, ROOT, "0.1.0", "0" * 40, 1_700_000_000)
+EXTRAS = (("data", "table-reader>=1"), ("other", "never-there"))
 STATUS = """Package: libc6
 Status: install ok installed
 Architecture: amd64
@@ -61,32 +62,16 @@ def make_wheel(folder: Path, name: str, version: str = "1.0", *lines: str, conte
 def make_wheels(folder: Path) -> Path:
     """Our two, what the library needs for the site's extra, and what that needs."""
     folder.mkdir()
-    ours = ("0.1.0", "License-Expression: Apache-2.0")
-    make_wheel(folder, "fedmap-site", *ours, "Requires-Dist: fedmap[data]==0.1.0")
-    make_wheel(
-        folder,
-        "fedmap",
-        *ours,
-        "Provides-Extra: data",
-        "Provides-Extra: other",
-        'Requires-Dist: table-reader>=1; extra == "data"',
-        'Requires-Dist: never-there; extra == "other"',
-    )
-    make_wheel(
-        folder,
-        "table-reader",
-        "1.0",
-        "Classifier: License :: OSI Approved",
-        "License: BSD-3-Clause",
-        "Requires-Dist: Small.Part",
-    )
-    make_wheel(
-        folder,
-        "small-part",
-        "2.0+cpu",
-        "Classifier: License :: OSI Approved :: MIT License",
-        "Classifier: License :: Public Domain",
-    )
+    classifier, apache = "Classifier: License :: ", "License-Expression: Apache-2.0"
+    extras = [
+        f'Provides-Extra: {extra}\nRequires-Dist: {needed}; extra == "{extra}"' for extra, needed in EXTRAS
+    ]
+    make_wheel(folder, "fedmap-site", "0.1.0", apache, "Requires-Dist: fedmap[data]==0.1.0")
+    make_wheel(folder, "fedmap", "0.1.0", apache, *extras)
+    reader = ("License: BSD-3-Clause", "Requires-Dist: Small.Part")
+    make_wheel(folder, "table-reader", "1.0", f"{classifier}OSI Approved", *reader)
+    small = (f"{classifier}OSI Approved :: MIT License", f"{classifier}Public Domain")
+    make_wheel(folder, "small-part", "2.0+cpu", *small)
     return folder
 
 
