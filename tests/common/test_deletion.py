@@ -143,22 +143,12 @@ def test_a_time_that_no_calendar_has_is_neither_signed_nor_read(moment: int, fie
         CERTIFICATE.parsed(canonical(changed.model_dump(mode="json")), DeletionRecord)
 
 
-@pytest.mark.parametrize("field", ["certificate", "signature"])
-def test_half_a_character_is_a_damaged_certificate(field: str) -> None:
-    form = json.loads(CERTIFICATE.sign_by_certificate(record("site", "north"), signer()))
-    form["signed"][field] = "\ud800"
-    with pytest.raises(IntegrityError, match="cannot be read as JSON"):
-        read_deletion(json.dumps(form).encode(), Trust(authority=AUTHORITY.certificate_pem))
-
-
-def test_half_a_character_anywhere_else_is_a_damaged_certificate() -> None:
+@pytest.mark.parametrize("name", ["certificate", "signature", "key", "other", "\ud800"])
+def test_half_a_character_is_a_damaged_certificate(name: str) -> None:
     trust = Trust({PAPER}, AUTHORITY.certificate_pem)
-    form = json.loads(CERTIFICATE.sign_by_release_key(record(), KEY))
-    for name in (*form["signed"], "other"):
-        changed = {**form, "signed": {**form["signed"], name: "\ud800"}}
-        with pytest.raises(IntegrityError):
-            read_deletion(json.dumps(changed).encode(), trust)
-    form = json.loads(CERTIFICATE.sign_by_certificate(record("site", "north"), signer()))
-    form["signed"]["\ud800"] = ""
-    with pytest.raises(IntegrityError):
-        read_deletion(json.dumps(form).encode(), trust)
+    by_site = CERTIFICATE.sign_by_certificate(record("site", "north"), signer())
+    for signed in (by_site, CERTIFICATE.sign_by_release_key(record(), KEY)):
+        form = json.loads(signed)
+        form["signed"][name] = "\ud800"
+        with pytest.raises(IntegrityError, match="cannot be read as JSON"):
+            read_deletion(json.dumps(form).encode(), trust)
