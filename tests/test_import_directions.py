@@ -42,7 +42,7 @@ ROOMS = {
         *("wiring", "cli"),
     ),
     "fedmap_site": (
-        *("config", "first_config", "policy", "metrics", "link", "identity", "state", "data", "work"),
+        *("config", "first_config", "policy", "metrics", "link", "identity", "state", "data"),
         *("exit", "upkeep", "loop", "bundles", "predict", "personalise", "checkup", "wiring"),
         *("cli.options", "cli.bundles", "cli"),
     ),
@@ -68,8 +68,6 @@ STAGES = (
     "fedmap_site.exit.gate",
     "fedmap_site.policy",
     "fedmap_site.state.studies",
-    "fedmap_site.work.failures",
-    "fedmap_site.work.trainer",
 )
 
 # The algorithm gets tensors and gives tensors. Anything else of the standard library (files, clocks, logging,
@@ -359,8 +357,8 @@ def test_every_listed_exception_still_exists() -> None:
         ("fedmap_site.exit.gate", "from fedmap_aggregator.store import Store", "fedmap_aggregator.store"),
         (
             "fedmap_lab.simulation.simulator",
-            "from fedmap_site.work.trainer import train",
-            "fedmap_site.work.trainer",
+            "from fedmap_site.data.loader import train",
+            "fedmap_site.data.loader",
         ),
         ("fedmap_lab.simulation.simulator", "import pandas", "pandas"),
         ("fedmap_lab.cohorts_of_others", "import pandas", "pandas"),
@@ -418,7 +416,7 @@ def test_a_relative_import_of_a_package_is_resolved_from_the_package_itself() ->
         ("fedmap_aggregator.store", "from fedmap.algorithm.prior.values import Prior\nimport sqlite3"),
         ("fedmap.web.pages", "import jinja2\nfrom starlette.routing import Route"),
         ("fedmap.laboratory", "import labelling"),
-        ("fedmap_flower.node.client", "import flwr\nfrom fedmap_site.work.trainer import perform"),
+        ("fedmap_flower.node.client", "import flwr\nfrom fedmap_site.data.loader import perform"),
         ("fedmap_flower.centre.exchange", "from fedmap_aggregator.gate.updates import check_answer"),
     ],
 )

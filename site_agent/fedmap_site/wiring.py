@@ -21,7 +21,7 @@ from fedmap_site.policy import SitePolicy, read_policy
 from fedmap_site.state.audit_log import AuditLog
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import values
+    from fedmap.contract.v1.values import AgentInstance
     from fedmap.process.telemetry import TelemetryServer
     from fedmap_site.exit.outbox import Outbox
     from fedmap_site.identity.renewal import Renewal
@@ -115,7 +115,7 @@ class Site:
 def compute_on_one_thread() -> None:
     """Before torch computes: the same bits for any number of cores, and one core of a shared machine."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    from fedmap_site.work.trainer import use_one_thread
+    from fedmap.study.site_step import use_one_thread
 
     use_one_thread()
 
@@ -151,7 +151,7 @@ class _PolicyWatch:
 def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     """Run until `stop`. The state folder is this agent's alone meanwhile."""
     compute_on_one_thread()
-    from fedmap.contract.v1 import values
+    from fedmap.contract.v1.values import AgentInstance
     from fedmap.process.gauges import DiskSpace
     from fedmap_site.identity.renewal import Renewal, read_authority
     from fedmap_site.link.connection import Connection
@@ -170,7 +170,7 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
         site.audit.append("agent.started", str(started.start), in_force)
         metrics = SiteMetrics()
         metrics.registry.register(DiskSpace(PREFIX, config.site.state))
-        instance = values.AgentInstance(started.id, started.start)
+        instance = AgentInstance(started.id, started.start)
         counted = (metrics.received.inc, metrics.sent.inc, metrics.last_contact.set_to_current_time)
         with Connection(route, renewal.credentials(), *counted) as connection:
             agent = _join(site, instance, connection, renewal, watch, metrics, tell, stop)
@@ -185,7 +185,7 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
 
 def _join(
     site: Site,
-    instance: values.AgentInstance,
+    instance: AgentInstance,
     connection: Connection,
     renewal: Renewal,
     watch: _PolicyWatch,
@@ -193,10 +193,10 @@ def _join(
     tell: Tell,
     stop: Stop,
 ) -> Agent:
-    from fedmap_site.loop.agent import Agent, AgentSettings
+    from fedmap_site.loop.agent import Agent
     from fedmap_site.loop.courier import Courier
-    from fedmap_site.loop.desk import TaskDesk
     from fedmap_site.loop.heartbeat import Heartbeat
+    from fedmap_site.loop.network_tasks import NetworkTasks
     from fedmap_site.loop.notices import Notices
     from fedmap_site.loop.status import AgentStatus
     from fedmap_site.upkeep.retention import SiteRetention
@@ -210,13 +210,14 @@ def _join(
     notices = Notices(tell)
     heartbeat = Heartbeat(connection.heartbeat, instance, timing.heartbeat_seconds)
     return Agent(
-        settings=AgentSettings(software_version(), timing.poll_seconds, timing.longest_backoff_seconds),
+        version=software_version(),
+        timing=timing,
         instance=instance,
         connection=connection,
         renewal=renewal,
         heartbeat=heartbeat,
         courier=Courier(site.outbox, connection, heartbeat, metrics, notices, stop),
-        desk=TaskDesk(site.state, connection, heartbeat, metrics, notices, stop),
+        tasks=NetworkTasks(site.state, connection, heartbeat, metrics, notices, stop),
         workplace=watch,
         upkeep=SiteRetention(days, site.state, site.purge(), phases, clock_ms),
         audit=site.audit,

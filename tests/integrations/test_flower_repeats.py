@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import FailureAnswer, Task
 from fedmap.files.digests import sha256_hex
+from fedmap.study.answers import content_as
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.centre.strategy import FedMAP
 from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
@@ -28,16 +29,7 @@ def prior(terms: StudyTerms, nodes: dict[int, NodeInHand], tmp_path: Path) -> by
 def ask(
     node: NodeInHand, terms: StudyTerms, prior: bytes, name: str = "round-1", number: int = 1, run: int = 1
 ) -> Reply:
-    task = pb.Task(
-        study=terms.study,
-        id=name,
-        kind=pb.TASK_KIND_FIT,
-        round=number,
-        terms_digest=terms.digest,
-        prior_digest=sha256_hex(prior),
-        prior_size=len(prior),
-        attempt=1,
-    )
+    task = Task(terms.study, name, "fit", number, terms.digest, sha256_hex(prior), len(prior), attempt=1)
     node.context.run_id = run
     order = order_record(Order(task, terms.to_json(), prior))
     message = Message(order, 1, MESSAGE_TYPES[task.kind], group_id=name)
@@ -48,13 +40,13 @@ def test_a_task_that_is_asked_again_is_not_blurred_anew(
     terms: StudyTerms, nodes: dict[int, NodeInHand], prior: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     replies = [ask(nodes[1], terms, prior, run=run) for run in (1, 1, 777)]
-    assert replies[0].answer.WhichOneof("content") == "fit"
+    assert replies[0].answer.fit is not None
     assert replies[0].tensors
     assert replies[1:] == replies[:1] * 2
     changed = bytearray(prior)
     changed[-1] ^= 1
     other = ask(nodes[1], terms, bytes(changed))
-    assert (other.answer.failure.code, other.tensors) == ("rejected", b"")
+    assert (content_as(FailureAnswer, other.answer).code, other.tensors) == ("rejected", b"")
     assert "answered before under these terms" in capfd.readouterr().err
 
 
@@ -63,4 +55,4 @@ def test_a_task_that_is_no_step_of_the_terms_is_not_answered(
     name: str, number: int, terms: StudyTerms, nodes: dict[int, NodeInHand]
 ) -> None:
     reply = ask(nodes[1], terms, b"", name, number)
-    assert (reply.answer.failure.code, reply.tensors) == ("rejected", b"")
+    assert (content_as(FailureAnswer, reply.answer).code, reply.tensors) == ("rejected", b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
@@ -13,10 +14,11 @@ import torch
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import FailureAnswer
 from fedmap.errors import ConflictError, RejectedError, TrainingError, UnreachableError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.tensors import encode_tensors
+from fedmap.study.answers import content_as
 from fedmap.study.models import model_of
 from fedmap.study.run_folder import read_run
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior, named_parameters
@@ -67,8 +69,8 @@ def in_round_one(change: Spoil) -> Spoil:
 def with_tensors(reply: Message, order: Message, data: bytes) -> Message:
     """The same answer with other tensors, honestly labelled."""
     found = read_reply(reply.content)
-    found.answer.tensors_digest, found.answer.tensors_size = sha256_hex(data), len(data)
-    return Message(reply_record(Reply(found.answer, found.region, data)), reply_to=order)
+    answer = replace(found.answer, tensors_digest=sha256_hex(data), tensors_size=len(data))
+    return Message(reply_record(Reply(answer, found.region, data)), reply_to=order)
 
 
 def update_with(terms: StudyTerms, value: float, shape: tuple[int, ...] | None = None) -> Spoil:
@@ -335,8 +337,8 @@ def test_a_node_that_answers_for_another_site_is_left_out(
 ) -> None:
     def change(order: Message, reply: Message) -> Message:
         found = read_reply(reply.content)
-        found.answer.site = "c"
-        return Message(reply_record(found), reply_to=order)
+        impersonating = replace(found, answer=replace(found.answer, site="c"))
+        return Message(reply_record(impersonating), reply_to=order)
 
     nodes[1].spoil = in_round_one(change)
     assert refusals(train(nodes, terms, tmp_path)) == [("a", "round-1", "rejected")]
@@ -367,7 +369,7 @@ def test_another_site_gives_the_first_model_where_the_drawn_one_fails(
     asked: list[int] = []
 
     def spoil(order: Message, reply: Message) -> Message | None:
-        if read_order(order.content).task.kind != pb.TASK_KIND_INITIALISE:
+        if read_order(order.content).task.kind != "initialise":
             return reply
         asked.append(order.metadata.dst_node_id)
         return None if len(asked) == 1 else reply
@@ -383,7 +385,7 @@ def test_a_message_that_is_not_fedmaps_is_answered_as_a_failure(nodes: Nodes) ->
     app: ClientApp = nodes[1].app
     foreign = Message(nodes[1].context.state, 1, "train")
     found = read_reply(app(message=foreign, context=nodes[1].context).content)
-    assert found.answer.failure.code == "rejected"
+    assert content_as(FailureAnswer, found.answer).code == "rejected"
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(terms: StudyTerms, nodes: Nodes, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import operator_pb2
+from fedmap.contract.v1.values import Task
 from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan, parse_plan
@@ -49,6 +52,7 @@ class Unreliable(LoopEngine):
     """The simulator's sites fail in the rounds that they are to miss."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._round = 0
 
     def fit(
@@ -82,8 +86,9 @@ class Hospital:
         self.state.approve(study.terms, "Data protection", self.line.centre.clock(), POLICY.digest)
         self.line.approve(study)
 
-    def do(self, task: pb.Task, terms: StudyTerms) -> None:
+    def do(self, message: pb.Task, terms: StudyTerms) -> None:
         """Work and answer, unless this is a round to miss."""
+        task = wire.value_of(Task, message)
         if task.round in MISSED[self.name]:
             return
         network, prior = model_of(terms.plan).network, None
@@ -92,7 +97,8 @@ class Hospital:
             prior = decode_prior(network, terms.plan.prior, file)
         rows = self.work.load(terms)
         item = self.work.keep(task, terms, self.work.work(task, terms, rows, prior), rows, prior)
-        self.line.submit(item.answer(), b"" if item.tensors_path is None else item.tensors_path.read_bytes())
+        answer = cast(pb.Answer, wire.message_of(item.answer()))
+        self.line.submit(answer, b"" if item.tensors_path is None else item.tensors_path.read_bytes())
 
 
 @pytest.fixture

@@ -5,26 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
+from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
 from fedmap.algorithm.prior.values import draw_initial_site, initial_parameters, initial_prior
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import GlobalRule, Task, TaskKind
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.scoring.disclosure import released_statistics
+from fedmap.study.answers import Content, Work, content_of
 from fedmap.study.models import model_of
 from fedmap.study.plan import parse_plan
+from fedmap.study.site_step import OnProgress, site_step
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_site.data.loader import DataLoader
 from fedmap_site.exit.gate import ExitGate
+from fedmap_site.exit.item import OutboxItem
 from fedmap_site.exit.outbox import Outbox
-from fedmap_site.policy import SitePolicy
+from fedmap_site.policy import SitePolicy, floors_of
 from fedmap_site.state.audit_log import AuditLog
 from fedmap_site.state.studies import SiteState
 
+_Content = TypeVar("_Content", bound=Content)
 IDENTIFIER = "NHS-943-476-5919"
 """Planted in every file; it must never come out anywhere."""
 
@@ -135,27 +141,41 @@ class Bench:
         prior = initial_prior(network, self.terms.plan.prior, theta)
         return PriorFile(prior, make_scaler(pooled, data.layout.scaled))
 
+    def work(
+        self,
+        request: Task,
+        data: SiteDataset | None = None,
+        prior: PriorFile | None = None,
+        own: OwnModel | None = None,
+        on_progress: OnProgress = lambda _stage, _share: None,
+    ) -> Work:
+        """A task on some rows and from some prior; the site's own where none are given."""
+        floor = floors_of(self.terms.plan, self.policy).min_cell
+        data, prior = data or self.dataset(), prior or self.prior()
+        return site_step(request, self.terms, data, prior, own, floor, on_progress)
+
+    def go(self, request: Task, data: SiteDataset | None = None) -> tuple[OutboxItem, Work]:
+        """Do a task on some rows and let it pass the gate."""
+        work = self.work(request, data)
+        rows = data or self.dataset()
+        return self.gate.pass_out(request, self.terms, work, rows, self.prior()), work
+
     def everything_written(self) -> bytes:
         """All bytes below the state folder: what could ever be read, shown or sent."""
         files = (path for path in sorted(self.state.folder.rglob("*")) if path.is_file())
         return b"\n".join(path.read_bytes() for path in files)
 
 
-def task(
-    kind: pb.TaskKind.ValueType, number: int = 0, attempt: int = 1, rule: pb.GlobalRule | None = None
-) -> pb.Task:
-    names = {
-        pb.TASK_KIND_STATISTICS: "statistics",
-        pb.TASK_KIND_INITIALISE: "initialise",
-        pb.TASK_KIND_FIT: f"round-{number}",
-        pb.TASK_KIND_RULE: "rule",
-        pb.TASK_KIND_EVALUATE: "evaluate",
-    }
-    return pb.Task(study="toy", id=names[kind], kind=kind, round=number, attempt=attempt, rule=rule)
+def task(kind: TaskKind, number: int = 0, attempt: int = 1, rule: GlobalRule | None = None) -> Task:
+    name = f"round-{number}" if kind == "fit" else kind
+    return Task(study="toy", id=name, kind=kind, round=number, attempt=attempt, rule=rule)
 
 
-def silent(stage: str, fraction: float) -> None:
-    """Nobody watches."""
+def said(source: Work | OutboxItem, kind: type[_Content]) -> _Content:
+    """What an answer holds, which is of that kind."""
+    content = source.content if isinstance(source, Work) else content_of(source.answer())
+    assert isinstance(content, kind)
+    return content
 
 
 def smaller(dataset: SiteDataset, part: str, rows: int) -> SiteDataset:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Task
 from fedmap.errors import (
     ConfigError,
     ConflictError,
@@ -22,13 +22,14 @@ from fedmap.errors import (
 )
 from fedmap.files.durable import write_durably
 from fedmap.study.answer_names import answer_digest
+from fedmap.study.answers import Work
+from fedmap.study.site_step import site_step
 from fedmap.trust.pki import fits
 from fedmap_site.exit import outbox
 from fedmap_site.identity.files import read_identity, write_identity
 from fedmap_site.loop import workplace
 from fedmap_site.loop.agent import Backoff
 from fedmap_site.loop.status import read_status, trouble_of
-from fedmap_site.work import trainer as local_trainer
 from tests.site_agent.federation_double import AggregatorDouble, now
 from tests.site_agent.running_agent import AgentSite
 
@@ -59,11 +60,11 @@ def test_an_answer_whose_receipt_was_lost_is_sent_again_and_not_computed_again(
 ) -> None:
     performed: list[str] = []
 
-    def perform(task: pb.Task, *rest: Any) -> local_trainer.Work:
+    def noted(task: Task, *rest: Any) -> Work:
         performed.append(task.id)
-        return local_trainer.perform(task, *rest)
+        return site_step(task, *rest)
 
-    monkeypatch.setattr(workplace, "perform", perform)
+    monkeypatch.setattr(workplace, "site_step", noted)
     aggregator.lose_receipts = 2
     aggregator.tasks = [site.fit()]
     site.run_until(lambda: len(aggregator.received) == 3)
@@ -79,7 +80,7 @@ def test_a_restarted_agent_is_the_same_one_and_sends_what_was_left(
     site.run_until(lambda: any(poll.in_hand for poll in aggregator.polls))
     assert site.states() == {"toy.round-1.0": "waiting_review"}
     site.outbox.release("toy.round-1.0", "Dr Ada")
-    monkeypatch.setattr(workplace, "perform", lambda *_: pytest.fail("it was trained again"))
+    monkeypatch.setattr(workplace, "site_step", lambda *_: pytest.fail("it was trained again"))
     site.run_until(lambda: aggregator.received)
     assert site.states() == {"toy.round-1.0": "sent"}
     first, last = aggregator.polls[0].instance, aggregator.polls[-1].instance
@@ -257,7 +258,7 @@ def test_a_crash_inside_the_work_fails_the_task_and_not_the_agent(
     def crash(*_: object) -> None:
         raise MemoryError("planted-identifier")
 
-    monkeypatch.setattr(workplace, "perform", crash)
+    monkeypatch.setattr(workplace, "site_step", crash)
     aggregator.tasks = [site.statistics()]
     site.run_until(lambda: aggregator.received and len(aggregator.polls) > 1)
     assert aggregator.received[0][0].failure.code == "training"
@@ -333,25 +334,18 @@ def test_a_stop_while_the_aggregator_holds_the_poll_ends_the_agent_cleanly(
     assert site.actions()[-1] == "agent.stopped"
 
 
-def test_every_kind_of_task_has_a_word() -> None:
-    from fedmap_site.loop.desk import kind_of
-
-    kinds = {kind_of(pb.Task(kind=kind)) for kind in pb.TaskKind.values()}
-    assert {"statistics", "initialise", "fit", "rule", "evaluate"} <= kinds
-
-
 def test_what_is_purged_while_its_task_is_done_neither_comes_back_nor_is_sent(
     site: AgentSite, aggregator: AggregatorDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def perform(task: pb.Task, *rest: Any) -> local_trainer.Work:
-        work = local_trainer.perform(task, *rest)
+    def purged_meanwhile(task: Task, *rest: Any) -> Work:
+        work = site_step(task, *rest)
         other = site.site()  # `fedmap-site leave` and `purge`, in another terminal
         other.state.leave("toy")
         other.purge().purge("toy", "Dr Ada")
         other.state.prior_path("toy", "a" * 64).write_bytes(b"a prior that was still on its way")
         return work
 
-    monkeypatch.setattr(workplace, "perform", perform)
+    monkeypatch.setattr(workplace, "site_step", purged_meanwhile)
     aggregator.tasks = [site.fit()]
     site.run_until(lambda: any(poll.in_hand for poll in aggregator.polls))
     assert not aggregator.received
@@ -363,11 +357,11 @@ def test_what_is_purged_while_its_task_is_done_neither_comes_back_nor_is_sent(
 def test_no_failure_is_told_of_a_study_that_the_site_left_during_its_task(
     site: AgentSite, aggregator: AggregatorDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def perform(*_: Any) -> local_trainer.Work:
+    def left_meanwhile(*_: Any) -> Work:
         site.site().state.leave("toy")
         raise RejectedError("no good", hint="none")
 
-    monkeypatch.setattr(workplace, "perform", perform)
+    monkeypatch.setattr(workplace, "site_step", left_meanwhile)
     aggregator.tasks = [site.fit()]
     site.run_until(lambda: any(poll.in_hand for poll in aggregator.polls))
     assert not aggregator.received

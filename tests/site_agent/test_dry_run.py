@@ -18,6 +18,7 @@ from fedmap.algorithm.model.parameters import ParameterSpec
 from fedmap.algorithm.prior.aggregation import Load, PriorStep, next_prior
 from fedmap.algorithm.prior.values import Prior, initial_prior
 from fedmap.algorithm.settings import AggregationSettings, PriorSettings
+from fedmap.contract.v1.values import EvaluationAnswer
 from fedmap.errors import DataError, NotFoundError, TrainingError
 from fedmap.study.plan import parse_plan
 from fedmap.study.terms import StudyTerms
@@ -28,6 +29,7 @@ from fedmap_site.state.studies import DataRecord, SiteState
 from fedmap_site.wiring import clock_ms
 from tests.aggregator.commands import agent
 from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, write_site
+from tests.site_agent.stages import said
 
 POLICY = SitePolicy(min_rows=10, min_events=0)
 TWO_KINDS = BINARY_PLAN.replace("epochs = 3", "epochs = 3\nconsensus_share = 0.5")
@@ -78,9 +80,8 @@ def test_both_kinds_of_rounds_are_rehearsed_where_a_study_has_two(tmp_path: Path
     done = Site(tmp_path, TWO_KINDS).rehearse()
     fits = [one.item.answer().task_id for one in done.answers if one.item.content == "fit"]
     assert fits == ["round-1", "round-3"]
-    (evaluation,) = (one.item.answer().evaluation for one in done.answers if one.item.content == "evaluation")
-    personal = [score for score in evaluation.scores if score.model == "personal"]
-    assert any(score.HasField("value") for score in personal)
+    scores = said(done.answers[-1].item, EvaluationAnswer).scores
+    assert any(score.value is not None for score in scores if score.model == "personal")
 
 
 def test_the_last_round_is_rehearsed_from_the_prior_that_the_first_one_made(

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import AgentInstance, HeartbeatRequest
 from fedmap.errors import UnreachableError
 from fedmap.process.log import configure
 from fedmap_site.loop.heartbeat import Heartbeat
 
-INSTANCE = values.AgentInstance("one", 1)
+INSTANCE = AgentInstance("one", 1)
 SECONDS = 30.0
 
 
@@ -32,12 +32,12 @@ class Aggregator:
     """Takes signs of life and lets a test wait for them."""
 
     def __init__(self) -> None:
-        self.beats: list[values.HeartbeatRequest] = []
+        self.beats: list[HeartbeatRequest] = []
         self.open = True
         self.away = False
         self._came = threading.Condition()
 
-    def __call__(self, beat: values.HeartbeatRequest) -> bool:
+    def __call__(self, beat: HeartbeatRequest) -> bool:
         with self._came:
             self.beats.append(beat)
             self._came.notify_all()

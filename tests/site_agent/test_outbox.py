@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, FailureAnswer, FitAnswer, Receipt
 from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.tensors import encode_tensors
 from fedmap.process.fault_points import VARIABLE
 from fedmap_site.exit.item import OutboxItem
-from fedmap_site.exit.manifest import Check, PolicyFacts, make_manifest
-from fedmap_site.exit.outbox import Outbox, Package
+from fedmap_site.exit.manifest import Check, Package, PolicyFacts, packed
+from fedmap_site.exit.outbox import Outbox
 from tests.forked_programs import run_forked
 from tests.site_agent.stages import Bench
 
 FACTS = PolicyFacts("d" * 64, "review", 50, 5, 10, 0.0, 0.0)
 
 
-def package(round_number: int = 1, attempt: int = 1, log_omega: float = -0.5) -> Package:
+def package(round_number: int = 1, attempt: int = 1, log_omega: float = -0.5, made: int = 7) -> Package:
     tensors = encode_tensors({"trunk.0.bias": torch.ones(3)})
-    answer = pb.Answer(
+    answer = Answer(
         study="toy",
         task_id=f"round-{round_number}",
         attempt=attempt,
@@ -33,9 +33,9 @@ def package(round_number: int = 1, attempt: int = 1, log_omega: float = -0.5) ->
         terms_digest="e" * 64,
         tensors_digest=sha256_hex(tensors),
         tensors_size=len(tensors),
-        fit=pb.FitAnswer(log_omega=log_omega),
+        fit=FitAnswer(log_omega),
     )
-    return Package(answer, tensors, make_manifest(answer, tensors, FACTS, (Check("x", "passed", "y"),), 7))
+    return packed(answer, tensors, FACTS, (Check("x", "passed", "y"),), made)
 
 
 @pytest.fixture
@@ -48,10 +48,8 @@ def outbox(bench: Bench) -> Outbox:
     return bench.outbox
 
 
-def receipt(item: OutboxItem) -> pb.Receipt:
-    return pb.Receipt(
-        study="toy", task_id=item.task_id, site="north", answer_digest=item.answer_digest, received_unix_ms=99
-    )
+def receipt(item: OutboxItem) -> Receipt:
+    return Receipt("toy", item.task_id, "north", item.answer_digest, 99)
 
 
 def actions(bench: Bench) -> list[str]:
@@ -82,7 +80,7 @@ def test_the_same_receipt_twice_changes_nothing(bench: Bench, outbox: Outbox) ->
 def test_a_receipt_for_other_bytes_is_refused(outbox: Outbox) -> None:
     item = outbox.add(package(), "released")
     with pytest.raises(IntegrityError, match="another answer"):
-        outbox.mark_sent(item.id, pb.Receipt(answer_digest="0" * 64))
+        outbox.mark_sent(item.id, Receipt(answer_digest="0" * 64))
     assert outbox.get(item.id).status.state == "released"
 
 
@@ -111,8 +109,7 @@ def test_a_rejected_answer_is_stood_in_for_by_a_failure_that_says_nothing(
     assert stand_in.status.state == "released"
     answer = stand_in.answer()
     assert (answer.site, answer.terms_digest, answer.attempt) == ("north", "e" * 64, 1)
-    assert answer.failure.code == "withheld"
-    assert answer.failure.reason == "withheld by the site's reviewer"
+    assert answer.failure == FailureAnswer("withheld", "withheld by the site's reviewer")
     assert stand_in.tensors_path is None
     assert outbox.mark_sent(stand_in.id, receipt(stand_in)).status.state == "sent"
     with pytest.raises(StateError):
@@ -188,9 +185,7 @@ def test_a_hostile_task_name_never_becomes_a_path(outbox: Outbox, task_id: str) 
 
 def test_items_are_listed_oldest_first(outbox: Outbox) -> None:
     for number in (2, 10, 1):
-        made = package(number)
-        late = make_manifest(made.answer, made.tensors, FACTS, (), 100 - number)
-        outbox.add(Package(made.answer, made.tensors, late), "released")
+        outbox.add(package(number, made=100 - number), "released")
     assert [item.task_id for item in outbox.items()] == ["round-10", "round-2", "round-1"]
 
 

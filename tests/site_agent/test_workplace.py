@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.study.models import model_of
 from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters
 from fedmap.study.terms import StudyTerms
@@ -34,7 +33,7 @@ class Site(Bench):
         workplace = Workplace(
             self.site, self.state, self.outbox, DataSection(file=self.file), self.policy, self.clock
         )
-        asked = task(pb.TASK_KIND_FIT, number, attempt)
+        asked = task("fit", number, attempt)
         dataset = self.dataset()
         work = workplace.work(asked, self.terms, dataset, prior)
         return workplace.keep(asked, self.terms, work, dataset, prior)

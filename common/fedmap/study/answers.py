@@ -31,7 +31,7 @@ from fedmap.contract.v1.values import (
     Score,
     StatisticsAnswer,
 )
-from fedmap.errors import RejectedError
+from fedmap.errors import FedmapError, RejectedError
 from fedmap.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
@@ -62,7 +62,7 @@ class Work:
     """What the site keeps of this round, exact: what leaves may be clipped, this is not."""
     notes: tuple[str, ...] = ()
     """What was left out already because it needs the rows to know; for the manifest."""
-    local_reason: str = ""
+    error: FedmapError | None = None
     """Why the task failed, in full: for the site's own log and status, never sent."""
 
 

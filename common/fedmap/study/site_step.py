@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -40,12 +41,13 @@ from fedmap.study.models import model_of
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 
-OnProgress = Callable[[str, float], None]  # stage, and the share of it that is done
+Stage = Literal["training", "scoring"]
+OnProgress = Callable[[Stage, float], None]  # and the share of the stage that is done
 
 
 def failed_work(error: FedmapError) -> Work:
     """The answer of a task that could not be done, whatever the reason."""
-    return Work(failure_answer(error), local_reason=str(error))
+    return Work(failure_answer(error), error=error)
 
 
 def use_one_thread() -> None:

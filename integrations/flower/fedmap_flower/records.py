@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from google.protobuf.message import DecodeError
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1.values import Answer, Task, TaskKind
 from fedmap.errors import RejectedError
 
 TASK, ANSWER, TENSORS = "fedmap.task", "fedmap.answer", "fedmap.tensors"
 STYPE = "safetensors"
 MOST_REGION = 100
-MESSAGE_TYPES: Final[Mapping[int, str]] = {
-    pb.TASK_KIND_STATISTICS: "query.statistics",
-    pb.TASK_KIND_INITIALISE: "query.initialise",
-    pb.TASK_KIND_FIT: "train",
-    pb.TASK_KIND_RULE: "query.rule",
-    pb.TASK_KIND_EVALUATE: "evaluate",
+MESSAGE_TYPES: Final[Mapping[TaskKind, str]] = {
+    "statistics": "query.statistics",
+    "initialise": "query.initialise",
+    "fit": "train",
+    "rule": "query.rule",
+    "evaluate": "evaluate",
 }
 """Flower's word for each kind of task."""
-_Message = TypeVar("_Message", pb.Task, pb.Answer)
 _HINT = "Check that both sides run the same version of fedmap, and nothing else in this Flower run."
 
 
@@ -35,7 +34,7 @@ _HINT = "Check that both sides run the same version of fedmap, and nothing else 
 class Order:
     """What a node is asked: a task, the terms it belongs to, and the prior to start from."""
 
-    task: pb.Task
+    task: Task
     terms_json: str
     prior: bytes = b""
 
@@ -44,7 +43,7 @@ class Order:
 class Reply:
     """What a node says, before the gate has looked at it."""
 
-    answer: pb.Answer
+    answer: Answer
     region: str = ""
     tensors: bytes = b""
 
@@ -63,7 +62,7 @@ def tensor_bytes(record: ArrayRecord) -> bytes:
 
 
 def order_record(order: Order) -> RecordDict:
-    task = ConfigRecord({"task": order.task.SerializeToString(), "terms": order.terms_json})
+    task = ConfigRecord({"task": wire.write(order.task), "terms": order.terms_json})
     content = RecordDict({TASK: task})
     if order.prior:
         content[TENSORS] = tensor_record(order.prior)
@@ -76,11 +75,11 @@ def read_order(content: RecordDict) -> Order:
     data, terms = values.get("task"), values.get("terms")
     if not isinstance(data, bytes) or not isinstance(terms, str):
         raise _refused("the message holds no task with its terms")
-    return Order(_parsed(pb.Task(), data), terms, _tensors(content))
+    return Order(wire.read(Task, data), terms, _tensors(content))
 
 
 def reply_record(reply: Reply) -> RecordDict:
-    answer = ConfigRecord({"answer": reply.answer.SerializeToString(), "region": reply.region})
+    answer = ConfigRecord({"answer": wire.write(reply.answer), "region": reply.region})
     content = RecordDict({ANSWER: answer})
     if reply.tensors:
         content[TENSORS] = tensor_record(reply.tensors)
@@ -95,7 +94,7 @@ def read_reply(content: RecordDict) -> Reply:
         raise _refused("the reply holds no answer")
     if len(region) > MOST_REGION or not region.isprintable():
         raise _refused(f"the region is over {MOST_REGION} characters, or not printable")
-    return Reply(_parsed(pb.Answer(), data), region, _tensors(content))
+    return Reply(wire.read(Answer, data), region, _tensors(content))
 
 
 def _config(content: RecordDict, name: str) -> ConfigRecord:
@@ -112,14 +111,6 @@ def _tensors(content: RecordDict) -> bytes:
     if not isinstance(record, ArrayRecord):
         raise _refused("the tensors are no array record")
     return tensor_bytes(record)
-
-
-def _parsed(message: _Message, data: bytes) -> _Message:
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise _refused("the message cannot be read") from None
-    return message
 
 
 def _refused(what: str) -> RejectedError:

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import values
+from fedmap.algorithm.prior.aggregation import SiteParameters
+from fedmap.contract.v1.values import (
+    EvaluationAnswer,
+    FailureAnswer,
+    FitAnswer,
+    InitialModelAnswer,
+    RuleAnswer,
+    Score,
+    StatisticsAnswer,
+)
 from fedmap.errors import ModelError
 from fedmap.metrics import SkippedMetric
 from fedmap.scoring.disclosure import is_small_cell
-from fedmap.study.answers import terms_of, told_score
+from fedmap.study.answers import Content, Tensors, Work, encode_work, terms_of, told_score
+from fedmap.study.failures import failure_of
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import (
@@ -25,15 +33,12 @@ from fedmap.study.tensors.parameter_files import (
     decode_parameters,
     decode_statistics,
     decode_theta,
-    encode_parameters,
 )
 from fedmap_site.data.cell_counts import CellCounts
 from fedmap_site.exit.figures import DEFECT, check_counts, check_evaluation, check_reference_terms
 from fedmap_site.exit.manifest import Check
 from fedmap_site.exit.protection import protect
 from fedmap_site.policy import Floors, SitePolicy
-from fedmap_site.work.failures import failure_of
-from fedmap_site.work.trainer import Content, Work
 
 WITHHELD_NOTE = "withheld: below the site's floor"
 _VAGUE_NOTE = "not measured as defined; the details stay at the site"
@@ -62,23 +67,24 @@ class AnswerChecks:
 
     def run(self, work: Work, prior: PriorFile | None) -> Checked:
         """What may leave. A `ModelError` means that the agent itself is at fault, and nothing leaves."""
-        content, tensors = work.content, work.tensors
+        content, left = work.content, work.tensors
         self._checks += [Check("small cells", "changed", note) for note in work.notes]
-        if not isinstance(content, pb.FailureAnswer) and not self._reaches_floors():  # (1)
+        if not isinstance(content, FailureAnswer) and not self._reaches_floors():  # (1)
             return Checked(failure_of("data"), b"", tuple(self._checks))
         match content:  # (2), (3)
-            case pb.FitAnswer():
+            case FitAnswer():
                 content = self._fit(content)
                 if work.model is not None and not work.model.is_personal:
                     self._note("consensus round", True, "", "the tensors are θ_k + u_k, one vector")
-                tensors = self._protected(tensors, prior)
-            case pb.RuleAnswer():
+                left = self._protected(left, prior)
+            case RuleAnswer():
                 content = self._rule(content)
-            case pb.StatisticsAnswer():
+            case StatisticsAnswer():
                 check_counts(content, self._floors.min_cell)
                 self._note("counts", True, "", f"rounded to multiples of {self._floors.min_cell}")
-            case pb.EvaluationAnswer():
+            case EvaluationAnswer():
                 content = self._evaluation(content)
+        tensors = encode_work(self._network, left)
         self._check_tensors(content, tensors)  # (4)
         return Checked(content, tensors, tuple(self._checks))
 
@@ -93,57 +99,48 @@ class AnswerChecks:
         self._checks.append(outcome)
         return enough
 
-    def _fit(self, content: pb.FitAnswer) -> pb.FitAnswer:
-        kept = pb.FitAnswer()
-        kept.CopyFrom(content)
-        floor = self._floors.min_cell
-        if kept.HasField("validation_loss") and is_small_cell(self._cells.validation.rows, floor):
-            kept.ClearField("validation_loss")
+    def _fit(self, content: FitAnswer) -> FitAnswer:
+        floor, loss = self._floors.min_cell, content.validation_loss
+        if loss is not None and is_small_cell(self._cells.validation.rows, floor):
+            loss = None
             self._note("validation loss", False, f"fewer than {floor} validation rows")
-        scores = self._scores(kept.validation_scores, self._cells.validation.is_small(floor), "validation")
-        del kept.validation_scores[:]
-        kept.validation_scores.extend(scores)
-        return kept
+        scores = self._scores(content.validation_scores, self._cells.validation.is_small(floor), "validation")
+        return replace(content, validation_loss=loss, validation_scores=scores)
 
-    def _scores(self, scores: Sequence[pb.Score], small: bool, part: str) -> list[pb.Score]:
+    def _scores(self, scores: Sequence[Score], small: bool, part: str) -> tuple[Score, ...]:
         """Scores of too few rows, or of a class with too few, stay home; notes lose their small numbers."""
         floor = self._floors.min_cell
         if not scores:
-            return []
+            return ()
         if not self._note(f"{part} scores", not small, f"a cell of the {part} rows is below {floor}"):
-            return [_message(told_score(s.model, SkippedMetric(s.metric, WITHHELD_NOTE))) for s in scores]
-        return [_without_small_numbers(s, floor) for s in scores]
+            return tuple(told_score(s.model, SkippedMetric(s.metric, WITHHELD_NOTE)) for s in scores)
+        return tuple(_without_small_numbers(s, floor) for s in scores)
 
-    def _rule(self, content: pb.RuleAnswer) -> pb.RuleAnswer:
-        kept = pb.RuleAnswer()
-        kept.CopyFrom(content)
-        rows, floor = self._cells.validation.rows, self._floors.min_cell
-        if self._plan.task.kind != "cox" and rows < floor:
-            kept.ClearField("threshold")
-            kept.validation_rows = 0
-            self._note("threshold", False, f"fewer than {floor} validation rows")
-        return kept
+    def _rule(self, content: RuleAnswer) -> RuleAnswer:
+        floor = self._floors.min_cell
+        if self._plan.task.kind == "cox" or self._cells.validation.rows >= floor:
+            return content
+        self._note("threshold", False, f"fewer than {floor} validation rows")
+        return replace(content, threshold=None, validation_rows=0)
 
-    def _evaluation(self, content: pb.EvaluationAnswer) -> pb.EvaluationAnswer:
+    def _evaluation(self, content: EvaluationAnswer) -> EvaluationAnswer:
         floor = self._floors.min_cell
         small = self._cells.test.is_small(floor)
         scores = self._scores(content.scores, small, "test")
         if small:  # then there is no calibration, and no group, that could leave
-            return pb.EvaluationAnswer(scores=scores)
+            return EvaluationAnswer(scores)
         check_evaluation(content, self._plan, self._cells, floor)
         self._note("calibration and groups", True, "", f"no cell below {floor}")
-        kept = pb.EvaluationAnswer()
-        kept.CopyFrom(content)
-        del kept.scores[:]
-        kept.scores.extend(scores)
-        for group in kept.subgroups:
-            group.score.CopyFrom(_without_small_numbers(group.score, floor))
-        return kept
+        groups = tuple(
+            replace(group, score=_without_small_numbers(group.score or Score(), floor))
+            for group in content.subgroups
+        )
+        return replace(content, scores=scores, subgroups=groups)
 
-    def _protected(self, tensors: bytes, prior: PriorFile | None) -> bytes:
-        if not tensors or prior is None or not self._policy.clip_norm:
+    def _protected(self, tensors: Tensors | None, prior: PriorFile | None) -> Tensors | None:
+        if not isinstance(tensors, SiteParameters) or prior is None or not self._policy.clip_norm:
             return tensors
-        done = protect(decode_parameters(self._network, tensors), prior.prior, self._policy)
+        done = protect(tensors, prior.prior, self._policy)
         text = f"step from the global model at most {self._policy.clip_norm:g}"
         if done.clipped:
             self._checks.append(Check("clip", "changed", f"{text}: it was longer and was shortened"))
@@ -153,33 +150,28 @@ class AnswerChecks:
             self._checks.append(
                 Check("noise", "changed", f"Gaussian, σ = {done.noise:g}; the site keeps its exact model")
             )
-        return encode_parameters(self._network, done.parameters)
+        return done.parameters
 
     def _check_tensors(self, content: Content, tensors: bytes) -> None:
         """Names, shapes, types, finite: exactly what this kind of answer may carry, else a `ModelError`."""
-        if not tensors:
-            self._checks.append(Check("tensors", "passed", "there are none"))
-            return
+        text = "exactly the expected names, shapes and types, finite"
         match content:
-            case pb.StatisticsAnswer():
+            case _ if not tensors:
+                text = "there are none"
+            case StatisticsAnswer():
                 decode_statistics(tensors, content.rows, self._network.inputs)
-            case pb.InitialModelAnswer():
+            case InitialModelAnswer():
                 decode_theta(self._network, tensors)
-            case pb.FitAnswer():
+            case FitAnswer():
                 decode_parameters(self._network, tensors)
-            case pb.RuleAnswer():
+            case RuleAnswer():
                 self._check_rule(content, tensors)
             case _:
-                raise ModelError(
-                    "this kind of answer carries no tensors",
-                    hint=DEFECT,
-                )
-        self._checks.append(
-            Check("tensors", "passed", "exactly the expected names, shapes and types, finite")
-        )
+                raise ModelError("this kind of answer carries no tensors", hint=DEFECT)
+        self._checks.append(Check("tensors", "passed", text))
 
-    def _check_rule(self, content: pb.RuleAnswer, tensors: bytes) -> None:
-        terms, reference = terms_of(self._plan, wire.value_of(values.RuleAnswer, content), tensors)
+    def _check_rule(self, content: RuleAnswer, tensors: bytes) -> None:
+        terms, reference = terms_of(self._plan, content, tensors)
         floor = self._floors.min_cell
         if terms.baseline is not None and 0 < round(float(terms.baseline.events.sum())) < floor:
             raise ModelError(
@@ -191,14 +183,7 @@ class AnswerChecks:
             self._note("reference", True, "", f"counts and moments of all rows, no cell below {floor}")
 
 
-def _message(score: values.Score) -> pb.Score:
-    return pb.Score.FromString(wire.write(score))
-
-
-def _without_small_numbers(score: pb.Score, floor: int) -> pb.Score:
-    if not any(is_small_cell(int(number), floor) for number in _NUMBER.findall(score.note)):
-        return score
-    kept = pb.Score()
-    kept.CopyFrom(score)
-    kept.note = _VAGUE_NOTE
-    return kept
+def _without_small_numbers(score: Score, floor: int) -> Score:
+    if any(is_small_cell(int(number), floor) for number in _NUMBER.findall(score.note)):
+        return replace(score, note=_VAGUE_NOTE)
+    return score

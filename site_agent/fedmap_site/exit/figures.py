@@ -6,7 +6,7 @@ counts alone, so that a fault there cannot let one out. `ModelError` says that t
 
 from __future__ import annotations
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import EvaluationAnswer, StatisticsAnswer
 from fedmap.errors import ModelError
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.shift.told.terms import ReferenceTerms, check_reference
@@ -16,12 +16,10 @@ from fedmap_site.data.cell_counts import CellCounts
 DEFECT = "Report this as a defect of the agent; nothing was sent."
 
 
-def check_counts(content: pb.StatisticsAnswer, floor: int) -> None:
+def check_counts(content: StatisticsAnswer, floor: int) -> None:
     """Events and empty cells are multiples of the floor."""
-    told = [one.cells for one in content.missing if one.HasField("cells")] + [
-        one.of for one in content.missing
-    ]
-    if content.HasField("events"):
+    told = [count for one in content.missing for count in (one.cells or 0, one.of)]
+    if content.events is not None:
         told.append(content.events)
         demand(not is_small_cell(content.rows - content.events, floor), "few rows without an event")
     demand(all(count % floor == 0 for count in told), "a count that was not rounded")
@@ -33,11 +31,11 @@ def check_reference_terms(terms: ReferenceTerms, cells: CellCounts, floor: int) 
     check_reference(terms, cells.training_rows)
 
 
-def check_evaluation(content: pb.EvaluationAnswer, plan: StudyPlan, cells: CellCounts, floor: int) -> None:
+def check_evaluation(content: EvaluationAnswer, plan: StudyPlan, cells: CellCounts, floor: int) -> None:
     """Of a test part that is not small itself."""
     rows, events = cells.test.rows, content.test_events
-    demand(not content.HasField("test_rows") or content.test_rows == rows, "another count than that of rows")
-    if content.HasField("test_events"):
+    demand(content.test_rows in (None, rows), "another count than that of rows")
+    if events is not None:
         demand(not is_small_cell(events, floor), "few events")
         demand(not is_small_cell(rows - events, floor), "few rows without an event")
     for one in content.calibration:
@@ -48,9 +46,11 @@ def check_evaluation(content: pb.EvaluationAnswer, plan: StudyPlan, cells: CellC
             demand(not is_small_cell(one.rows - found, floor), "a bin of few rows without an event")
     by_column: dict[str, int] = {}
     for group in content.subgroups:
-        demand(not is_small_cell(group.rows, floor), "a group of few rows")
-        demand(group.HasField("rows") or not group.score.HasField("value"), "a score of a hidden group")
-        by_column[group.column] = by_column.get(group.column, 0) + group.rows
+        scored = group.score is not None and group.score.value is not None
+        demand(group.rows is not None or not scored, "a score of a hidden group")
+        told = group.rows or 0
+        demand(not is_small_cell(told, floor), "a group of few rows")
+        by_column[group.column] = by_column.get(group.column, 0) + told
     for told in by_column.values():
         demand(not is_small_cell(rows - told, floor), "groups that leave few rows over")
 

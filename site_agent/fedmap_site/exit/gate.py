@@ -8,21 +8,22 @@ Sending is not done here.
 
 from __future__ import annotations
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, Task
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
+from fedmap.study.answer_names import with_content
+from fedmap.study.answers import Work
+from fedmap.study.failures import failure_answer
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_site.data.cell_counts import count_cells
 from fedmap_site.exit.checks import AnswerChecks, Checked
 from fedmap_site.exit.item import OutboxItem
-from fedmap_site.exit.manifest import Check, make_manifest, policy_facts
-from fedmap_site.exit.outbox import Outbox, Package
+from fedmap_site.exit.manifest import Check, packed, policy_facts
+from fedmap_site.exit.outbox import Outbox
 from fedmap_site.policy import Floors, SitePolicy, floors_of
 from fedmap_site.state.audit_log import Clock
-from fedmap_site.work.failures import failure_answer
-from fedmap_site.work.trainer import Content, Work
 
 
 class ExitGate:
@@ -35,48 +36,31 @@ class ExitGate:
         self._clock = clock
 
     def pass_out(
-        self, task: pb.Task, terms: StudyTerms, work: Work, dataset: SiteDataset, prior: PriorFile | None
+        self, task: Task, terms: StudyTerms, work: Work, dataset: SiteDataset, prior: PriorFile | None
     ) -> OutboxItem:
         """Check an answer and put what may leave of it into the outbox."""
         floors = floors_of(terms.plan, self._policy)
         checks = AnswerChecks(terms.plan, floors, self._policy, count_cells(terms.plan, dataset))
         return self._keep(task, terms, floors, checks.run(work, prior))  # (1)
 
-    def fail(self, task: pb.Task, terms: StudyTerms, error: FedmapError) -> OutboxItem:
+    def fail(self, task: Task, terms: StudyTerms, error: FedmapError) -> OutboxItem:
         """A task that could not be done: the centre gets the code and a fixed sentence."""
         check = Check("failure", "passed", "a fixed sentence; the reason stays in the site's log")
         checked = Checked(failure_answer(error), b"", (check,))
         return self._keep(task, terms, floors_of(terms.plan, self._policy), checked)
 
-    def _keep(self, task: pb.Task, terms: StudyTerms, floors: Floors, checked: Checked) -> OutboxItem:
-        answer = pb.Answer(
-            study=task.study,
-            task_id=task.id,
-            attempt=task.attempt,
-            site=self._site,
-            terms_digest=terms.digest,
-            tensors_digest=sha256_hex(checked.tensors) if checked.tensors else "",
-            tensors_size=len(checked.tensors),
-        )
-        set_content(answer, checked.content)
+    def _keep(self, task: Task, terms: StudyTerms, floors: Floors, checked: Checked) -> OutboxItem:
+        answer = answer_of(task, terms.digest, self._site, checked)
         facts = policy_facts(self._policy, floors)
-        manifest = make_manifest(answer, checked.tensors, facts, checked.checks, self._clock())  # (2)
-        at_once = self._policy.egress == "automatic" or isinstance(checked.content, pb.FailureAnswer)
-        package = Package(answer, checked.tensors, manifest)
+        package = packed(answer, checked.tensors, facts, checked.checks, self._clock())  # (2)
+        at_once = self._policy.egress == "automatic" or answer.failure is not None
         return self._outbox.add(package, "released" if at_once else "waiting_review")  # (3)
 
 
-def set_content(answer: pb.Answer, content: Content) -> None:
-    match content:
-        case pb.StatisticsAnswer():
-            answer.statistics.CopyFrom(content)
-        case pb.InitialModelAnswer():
-            answer.initial_model.CopyFrom(content)
-        case pb.FitAnswer():
-            answer.fit.CopyFrom(content)
-        case pb.RuleAnswer():
-            answer.rule.CopyFrom(content)
-        case pb.EvaluationAnswer():
-            answer.evaluation.CopyFrom(content)
-        case pb.FailureAnswer():
-            answer.failure.CopyFrom(content)
+def answer_of(task: Task, terms_digest: str, site: str, checked: Checked) -> Answer:
+    """What leaves, as the contract has it; its tensors are hashed here, once."""
+    tensors_digest = sha256_hex(checked.tensors) if checked.tensors else ""
+    header = Answer(
+        task.study, task.id, task.attempt, site, terms_digest, tensors_digest, len(checked.tensors)
+    )
+    return with_content(header, checked.content)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from google.protobuf.message import DecodeError
 from pydantic import ValidationError
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1.values import Answer
 from fedmap.errors import IntegrityError, RejectedError
 from fedmap.files.digests import file_sha256, sha256_hex
 from fedmap.files.durable import read_file
@@ -80,25 +80,24 @@ class OutboxItem:
     def manifest_text(self) -> str:
         return read_file(self.folder / MANIFEST_TEXT).decode("utf-8", "replace")
 
-    def answer(self) -> pb.Answer:
-        """The message to send; `IntegrityError` where it or its tensors are not what was described."""
-        data = read_file(self.folder / ANSWER)
-        if sha256_hex(data) != self.answer_digest:
-            raise self._altered()
-        try:
-            answer = pb.Answer.FromString(data)
-        except DecodeError:
-            raise self._altered() from None
-        found = "" if self.tensors_path is None else file_sha256(self.tensors_path)
-        if not found == answer.tensors_digest == self.manifest.tensors_digest:
-            raise self._altered()
-        return answer
+    def answer(self) -> Answer:
+        return wire.read(Answer, self.answer_bytes())
 
-    def _altered(self) -> IntegrityError:
-        return IntegrityError(
-            f"the outbox item {self.id} was changed after it was described",
-            hint="Nothing of it was sent. Find out who can write to the state folder, then reject the item.",
-        )
+    def answer_bytes(self) -> bytes:
+        """What to send; `IntegrityError` where it or its tensors are not what was described."""
+        data = read_file(self.folder / ANSWER)
+        found = "" if self.tensors_path is None else file_sha256(self.tensors_path)
+        try:
+            described = found == wire.read(Answer, data).tensors_digest == self.manifest.tensors_digest
+        except RejectedError:
+            described = False
+        if not described or sha256_hex(data) != self.answer_digest:
+            raise IntegrityError(
+                f"the outbox item {self.id} was changed after it was described",
+                hint="Nothing of it was sent. Find out who can write to the state folder, "
+                "then reject the item.",
+            )
+        return data
 
 
 def item_name(study: str, task_id: str, attempt: int) -> str:

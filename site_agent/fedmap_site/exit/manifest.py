@@ -13,13 +13,13 @@ from typing import Literal
 
 import numpy as np
 import safetensors.numpy
-from google.protobuf.message import Message
 from pydantic import TypeAdapter, ValidationError
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1.values import Answer
 from fedmap.errors import IntegrityError
 from fedmap.files.digests import sha256_hex
-from fedmap.study.answer_names import answer_digest
+from fedmap.study.answer_names import content_name
 from fedmap_site.policy import Floors, SitePolicy
 
 FORMAT = 1
@@ -94,6 +94,15 @@ class Manifest:
         return "\n".join(_text(self)) + "\n"
 
 
+@dataclass(frozen=True)
+class Package:
+    """An answer ready for the outbox, in the bytes that would leave."""
+
+    answer: bytes
+    tensors: bytes
+    manifest: Manifest
+
+
 _ADAPTER = TypeAdapter(Manifest)
 
 
@@ -119,42 +128,30 @@ def policy_facts(policy: SitePolicy, floors: Floors) -> PolicyFacts:
     )
 
 
-def make_manifest(
-    answer: pb.Answer, tensors: bytes, policy: PolicyFacts, checks: Sequence[Check], made_unix_ms: int
-) -> Manifest:
+def packed(
+    answer: Answer, tensors: bytes, policy: PolicyFacts, checks: Sequence[Check], made_unix_ms: int
+) -> Package:
     """Describes an answer from its own bytes, so that nothing in it can be forgotten."""
-    return Manifest(
+    data = wire.write(answer)
+    manifest = Manifest(
         format=FORMAT,
         study=answer.study,
         task=answer.task_id,
         attempt=answer.attempt,
         site=answer.site,
-        content=str(answer.WhichOneof("content")),
+        content=content_name(answer),
         terms_digest=answer.terms_digest,
         made_unix_ms=made_unix_ms,
-        answer_digest=answer_digest(answer),
-        answer_bytes=len(answer.SerializeToString(deterministic=True)),
-        tensors_digest=sha256_hex(tensors) if tensors else "",
+        answer_digest=sha256_hex(data),
+        answer_bytes=len(data),
+        tensors_digest=answer.tensors_digest,
         tensors_bytes=len(tensors),
-        fields=tuple(_fields(answer, "")),
+        fields=tuple(Field(name, value) for name, value in wire.fields_of(answer)),
         tensors=tuple(_tensors(tensors)),
         policy=policy,
         checks=tuple(checks),
     )
-
-
-def _fields(message: Message, prefix: str) -> Iterator[Field]:
-    """Every value that is set, however deep."""
-    for descriptor, value in message.ListFields():
-        name = f"{prefix}{descriptor.name}"
-        values = [(name, value)]
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            values = [(f"{name}[{place}]", one) for place, one in enumerate(value)]
-        for path, one in values:
-            if isinstance(one, Message):
-                yield from _fields(one, f"{path}.")
-            else:
-                yield Field(path, str(one))
+    return Package(data, tensors, manifest)
 
 
 def _tensors(data: bytes) -> Iterator[TensorFacts]:

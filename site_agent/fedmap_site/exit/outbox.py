@@ -17,17 +17,17 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Answer, Receipt
 from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError
 from fedmap.files.durable import make_folder, storage_error, sync_folder, waiting_lock, write_durably
 from fedmap.names import shown
 from fedmap.process.fault_points import reach
 from fedmap.study.answer_names import WITHHELD
+from fedmap.study.failures import failure_of
 from fedmap_site.exit.item import (
     ANSWER,
     MANIFEST,
@@ -42,9 +42,8 @@ from fedmap_site.exit.item import (
     read_item,
     withheld_name,
 )
-from fedmap_site.exit.manifest import Check, Manifest, make_manifest
+from fedmap_site.exit.manifest import Check, Package, packed
 from fedmap_site.state.audit_log import AGENT, AuditLog, Clock
-from fedmap_site.work.failures import failure_of
 
 _UNFINISHED = ".new-"
 _LOCK = ".lock"
@@ -60,15 +59,6 @@ _NEXT: Mapping[State, tuple[State, ...]] = MappingProxyType(
         "withdrawn": (),
     }
 )
-
-
-@dataclass(frozen=True)
-class Package:
-    """An answer ready for the outbox."""
-
-    answer: pb.Answer
-    tensors: bytes
-    manifest: Manifest
 
 
 class Outbox:
@@ -87,12 +77,12 @@ class Outbox:
 
     def add(self, package: Package, state: Literal["waiting_review", "released"]) -> OutboxItem:
         """Keep an answer; durable when it returns. A task and attempt that have one already keep that one."""
-        answer = package.answer
+        made = package.manifest
         with self._locked():
-            found = self.find(answer.study, answer.task_id, answer.attempt)
+            found = self.find(made.study, made.task, made.attempt)
             if found is not None:
                 return found
-            return self._put(item_name(answer.study, answer.task_id, answer.attempt), package, state, AGENT)
+            return self._put(item_name(made.study, made.task, made.attempt), package, state, AGENT)
 
     def find(self, study: str, task_id: str, attempt: int) -> OutboxItem | None:
         """The answer that stands for a task: what is here is never computed again."""
@@ -131,7 +121,7 @@ class Outbox:
     def release(self, name: str, approver: str) -> OutboxItem:
         """A named person lets an answer go; it must still be what was described."""
         by = check_approver(approver)
-        self.get(name).answer()
+        self.get(name).answer_bytes()
         return self._change(name, "released", by)
 
     def reject(self, name: str, approver: str) -> OutboxItem:
@@ -145,7 +135,7 @@ class Outbox:
             self._set(item, Status(state="rejected", at_unix_ms=self._clock(), by=by))
             return self.get(name)
 
-    def mark_sent(self, name: str, receipt: pb.Receipt) -> OutboxItem:
+    def mark_sent(self, name: str, receipt: Receipt) -> OutboxItem:
         """The aggregator has it on disk. A receipt for other bytes is an `IntegrityError`."""
         item = self.get(name)
         if receipt.answer_digest != item.answer_digest:
@@ -230,18 +220,13 @@ class Outbox:
     def _stand_in(self, item: OutboxItem) -> Package:
         """The failure answer that takes a rejected item's place."""
         kept = item.manifest
-        answer = pb.Answer(
-            study=kept.study,
-            task_id=kept.task,
-            attempt=kept.attempt,
-            site=kept.site,
-            terms_digest=kept.terms_digest,
-            failure=failure_of(WITHHELD),
+        answer = Answer(
+            kept.study, kept.task, kept.attempt, kept.site, kept.terms_digest, failure=failure_of(WITHHELD)
         )
         check = Check(
             "review", "withheld", "the reviewer did not release the answer; this stands in its place"
         )
-        return Package(answer, b"", make_manifest(answer, b"", kept.policy, (check,), self._clock()))
+        return packed(answer, b"", kept.policy, (check,), self._clock())
 
     def _put(self, name: str, package: Package, state: State, by: str) -> OutboxItem:
         """Write a whole item under another name, then give it its own."""
@@ -250,7 +235,7 @@ class Outbox:
         self._audit.append("outbox.added", name, detail, by)
         unfinished = self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
         make_folder(unfinished)
-        write_durably(unfinished / ANSWER, package.answer.SerializeToString(deterministic=True))
+        write_durably(unfinished / ANSWER, package.answer)
         if package.tensors:
             write_durably(unfinished / TENSORS, package.tensors)
         write_durably(unfinished / MANIFEST, manifest.to_json().encode())

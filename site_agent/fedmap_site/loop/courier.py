@@ -10,10 +10,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import cast
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2, values
+from fedmap.contract.v1.values import TaskInHand
 from fedmap.errors import (
     ConflictError,
     FedmapError,
@@ -74,8 +72,8 @@ class Courier:
         """Items that wait for a person."""
         return tuple(item for item in self._open.values() if item.status.state == "waiting_review")
 
-    def in_hand(self) -> list[values.TaskInHand]:
-        return [values.TaskInHand(item.study, item.task_id, item.attempt) for item in self._open.values()]
+    def in_hand(self) -> list[TaskInHand]:
+        return [TaskInHand(item.study, item.task_id, item.attempt) for item in self._open.values()]
 
     def counts(self) -> Mapping[str, int]:
         return Counter(item.status.state for item in self._open.values())
@@ -123,10 +121,10 @@ class Courier:
 
     def _send(self, item: OutboxItem) -> None:
         self._heartbeat.report(item.study, item.task_id, "sending")
-        answer = item.answer().SerializeToString(deterministic=True)
+        answer = item.answer_bytes()
         with self._metrics.timed("send"), self._stop.abandonable():
             receipt = self._connection.submit(answer, item.tensors_path)
-        self._outbox.mark_sent(item.id, cast(federation_pb2.Receipt, wire.message_of(receipt)))
+        self._outbox.mark_sent(item.id, receipt)
         del self._open[item.id]
         self._log.info(
             "answer_sent",

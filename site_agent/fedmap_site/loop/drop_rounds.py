@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
+from fedmap.contract import wire
 from fedmap.contract.v1 import drop_pb2
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.errors import FedmapError, IntegrityError, StateError, StorageError, WithdrawnError
+from fedmap.contract.v1.values import Task
+from fedmap.errors import FedmapError, IntegrityError, RejectedError, StateError
 from fedmap.files.digests import file_sha256, is_digest
 from fedmap.files.durable import storage_error
 from fedmap.study.terms import StudyTerms, parse_terms
@@ -100,28 +99,19 @@ def run_round(
         item = workplace.answered(task)
         if item is None:
             _keep_prior(site, task, found, path)
-            try:
-                dataset = workplace.load(terms)
-                prior = workplace.read_prior(task, terms)
-                work = workplace.work(task, terms, dataset, prior)
-                item = workplace.keep(task, terms, work, dataset, prior)
-            except (StorageError, WithdrawnError):
-                raise
-            except FedmapError as error:
-                failure = error
-                item = workplace.fail(task, terms, error)
+            item, failure = workplace.do(task, terms)
     if item.status.state in ("released", "sent"):
-        drop = drop_pb2.Drop(answer=drop_pb2.DropAnswer(answer=item.answer().SerializeToString()))
+        drop = drop_pb2.Drop(answer=drop_pb2.DropAnswer(answer=item.answer_bytes()))
         site.write(out, drop, item.tensors_path, now)
         detail = {"answer": item.answer_digest, "file": file_sha256(out)}
         site.audit.append("answer.written_to_file", item.id, detail)
     return item, failure
 
 
-def _task(found: DropFile, path: Path) -> pb.Task:
+def _task(found: DropFile, path: Path) -> Task:
     try:
-        task = pb.Task.FromString(found.drop.task.task)
-    except DecodeError as error:
+        task = wire.read(Task, found.drop.task.task)
+    except RejectedError as error:
         raise IntegrityError(
             f"{path}: the task in it cannot be read", hint="Both sides must run compatible versions."
         ) from error
@@ -137,7 +127,7 @@ def _task(found: DropFile, path: Path) -> pb.Task:
     return task
 
 
-def _keep_prior(site: FileSite, task: pb.Task, found: DropFile, path: Path) -> None:
+def _keep_prior(site: FileSite, task: Task, found: DropFile, path: Path) -> None:
     if found.tensors_path is None:
         return
     if not is_digest(task.prior_digest):

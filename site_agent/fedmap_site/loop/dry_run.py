@@ -14,16 +14,14 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import FitAnswer, RuleAnswer, StatisticsAnswer, Task, TaskKind
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import TrainingError
 from fedmap.files.durable import make_folder, storage_error
-from fedmap.study.answers import terms_of, told_rule
+from fedmap.study.answers import content_as, terms_of, told_rule
 from fedmap.study.centre_step import CentreStep
 from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
 from fedmap.study.terms import StudyTerms
@@ -37,6 +35,7 @@ from fedmap_site.state.studies import SiteState
 
 FOLDER = "dry-run"
 _BACKSTAGE = ".backstage"
+_FLOORS = "the site's floors are not reached"
 OnTask = Callable[[str], None]
 
 
@@ -122,57 +121,45 @@ class _Stage:
         began = time.monotonic()
         dataset = self._workplace.load(self._terms)
         loaded = time.monotonic() - began
-        plan, network, site = self._terms.plan, self._centre.model.network, dataset.site
-        statistics = self._do(self._task(pb.TASK_KIND_STATISTICS, "statistics"), dataset, None)  # (1)
-        told = statistics.answer().statistics
-        sent = decode_statistics(_tensors(statistics), told.rows, network.inputs)
+        network, site = self._centre.model.network, dataset.site
+        item = self._do(self._task("statistics"), dataset, None)  # (1)
+        told = content_as(StatisticsAnswer, item.answer())
+        sent = decode_statistics(_tensors(item), told.rows, network.inputs)
         scaler = self._centre.pool({site: told.layout_digest}, lambda _: sent).scaler
-        first = self._do(self._task(pb.TASK_KIND_INITIALISE, "initialise"), dataset, None)  # (2)
-        prior = self._centre.first(decode_theta(network, _tensors(first)), scaler)
-        after = self._round(1, dataset, prior)  # (3)
+        item = self._do(self._task("initialise"), dataset, None)  # (2)
+        prior = self._centre.first(decode_theta(network, _tensors(item)), scaler)
+        prior = self._round(1, dataset, prior)  # (3)
         if self._centre.carries_over(1):
-            after = self._round(self._terms.rounds, dataset, after)
-        asked = self._do(self._task(pb.TASK_KIND_RULE, "rule"), dataset, after)  # (4)
-        answer = wire.value_of(values.RuleAnswer, asked.answer().rule)
-        terms, _ = terms_of(plan, answer, asked.tensors_path)
-        last = self._task(pb.TASK_KIND_EVALUATE, "evaluate")
+            prior = self._round(self._terms.rounds, dataset, prior)
+        item = self._do(self._task("rule"), dataset, prior)  # (4)
+        terms, _ = terms_of(self._terms.plan, content_as(RuleAnswer, item.answer()), item.tensors_path)
         rule = told_rule(self._centre.rule({site: terms}, {}, ()).rule)
-        last.rule.MergeFromString(wire.write(rule))
-        self._do(last, dataset, after)  # (5)
+        self._do(replace(self._task("evaluate"), rule=rule), dataset, prior)  # (5)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return DryRun(folder, self._terms.rounds, loaded, tuple(self._answers), peak)
 
     def _round(self, number: int, dataset: SiteDataset, before: PriorFile) -> PriorFile:
         """The site's half and the centre's."""
-        fit = self._do(self._task(pb.TASK_KIND_FIT, f"round-{number}", number), dataset, before)
-        step = self._centre.next(
-            number,
-            before.prior,
-            {dataset.site: fit.answer().fit.log_omega},
-            lambda _: decode_parameters(self._centre.model.network, _tensors(fit)),
-        )
+        item = self._do(self._task("fit", number), dataset, before)
+        update = decode_parameters(self._centre.model.network, _tensors(item))
+        weight = content_as(FitAnswer, item.answer()).log_omega or 0.0
+        step = self._centre.next(number, before.prior, {dataset.site: weight}, lambda _: update)
         return PriorFile(step.prior, before.scaler)
 
-    def _task(self, kind: pb.TaskKind.ValueType, name: str, number: int = 0) -> pb.Task:
-        return pb.Task(
-            study=self._terms.study,
-            id=name,
-            kind=kind,
-            round=number,
-            terms_digest=self._terms.digest,
-            attempt=1,  # as the centre counts
-        )
+    def _task(self, kind: TaskKind, number: int = 0) -> Task:
+        name = f"round-{number}" if number else kind
+        # The first attempt, as the centre counts.
+        return Task(self._terms.study, name, kind, number, self._terms.digest, attempt=1)
 
-    def _do(self, task: pb.Task, dataset: SiteDataset, prior: PriorFile | None) -> OutboxItem:
+    def _do(self, task: Task, dataset: SiteDataset, prior: PriorFile | None) -> OutboxItem:
         """One task from the rows to the folder; a failure of the work ends the rehearsal with its reason."""
         self._on_task(task.id)
         began = time.monotonic()
         work = self._workplace.work(task, self._terms, dataset, prior)
         item = self._workplace.keep(task, self._terms, work, dataset, prior)
         if item.content == "failure":
-            reason = work.local_reason or "the site's floors are not reached"
             raise TrainingError(
-                f"{task.id} would fail: {reason}",
+                f"{task.id} would fail: {work.error or _FLOORS}",
                 hint="Mend it before the study starts; the centre would hear only that this site failed.",
             )
         self._answers.append(Rehearsed(item, time.monotonic() - began))

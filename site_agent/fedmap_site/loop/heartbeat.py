@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import AgentInstance, HeartbeatRequest
 from fedmap.errors import FedmapError
 from fedmap.process.log import get_logger
 
 Stage = Literal["idle", "loading", "training", "scoring", "review", "sending"]
-Beat = Callable[[values.HeartbeatRequest], bool]
+Beat = Callable[[HeartbeatRequest], bool]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Doing:
 class Heartbeat:
     """Sends what the agent is doing, at once when that changes in kind and then at intervals."""
 
-    def __init__(self, beat: Beat, instance: values.AgentInstance, seconds: float) -> None:
+    def __init__(self, beat: Beat, instance: AgentInstance, seconds: float) -> None:
         self._beat = beat
         self._instance = instance
         self._seconds = seconds
@@ -88,9 +88,7 @@ class Heartbeat:
     def _send(self, doing: Doing) -> None:
         try:
             still_open = self._beat(
-                values.HeartbeatRequest(
-                    self._instance, doing.study, doing.task_id, doing.stage, doing.progress
-                )
+                HeartbeatRequest(self._instance, doing.study, doing.task_id, doing.stage, doing.progress)
             )
         except FedmapError as error:
             self._log.debug("heartbeat_not_taken", code=error.code)

@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Message
 
 from fedmap.algorithm.fit.values import Model
-from fedmap.contract import wire
 from fedmap.contract.v1.values import Answer, Task
 from fedmap.errors import FedmapError, IntegrityError, RejectedError
 from fedmap.files.digests import sha256_hex
@@ -108,9 +106,8 @@ class Exchange:
             attempt=1,
             rule=None if question.rule is None else told_rule(question.rule),
         )
-        message: Any = wire.message_of(task)
-        content = order_record(Order(message, self._terms.to_json(), question.prior))
-        kind, group = MESSAGE_TYPES[message.kind], question.id
+        content = order_record(Order(task, self._terms.to_json(), question.prior))
+        kind, group = MESSAGE_TYPES[task.kind], question.id
         return [Message(content, node, kind, group_id=group) for node in nodes]
 
     def judge(
@@ -165,7 +162,7 @@ class Exchange:
                 hint="read the log of that SuperNode",
             )
         reply = read_reply(message.content)
-        answer = wire.value_of(Answer, reply.answer)
+        answer = reply.answer
         if answer.site or answer.failure is None:  # a failing node may not know its name
             check_site_name(answer.site)
             if known is not None and answer.site != known.site:

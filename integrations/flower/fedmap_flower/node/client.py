@@ -12,22 +12,22 @@ import sys
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Task
 from fedmap.errors import FedmapError, IntegrityError, RejectedError, TrainingError
 from fedmap.files.digests import sha256_hex
 from fedmap.names import shown
 from fedmap.process.log import configure, get_logger
+from fedmap.study.failures import UNEXPECTED, failure_answer
 from fedmap.study.models import model_of
+from fedmap.study.site_step import is_step, site_step, use_one_thread
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior
 from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap_flower.node.node import Node, NodeOf
 from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, read_order, reply_record
 from fedmap_site.data.cell_counts import count_cells
 from fedmap_site.exit.checks import AnswerChecks, Checked
-from fedmap_site.exit.gate import set_content
+from fedmap_site.exit.gate import answer_of
 from fedmap_site.policy import floors_of
-from fedmap_site.work.failures import UNEXPECTED, failure_answer
-from fedmap_site.work.trainer import is_step, perform, use_one_thread
 
 
 def make_client_app(node_of: NodeOf) -> ClientApp:
@@ -48,7 +48,7 @@ def answer_to(message: Message, context: Context, node_of: NodeOf) -> Reply:
     """The node's answer, whatever happens: one that fails is told as a failure, and the round goes on."""
     configure("info", service="flower-node")
     use_one_thread()
-    task, node = pb.Task(), None
+    task, node = Task(), None
     try:
         order = read_order(message.content)
         task = order.task
@@ -92,18 +92,18 @@ def _work(order: Order, terms: StudyTerms, node: Node) -> Checked:
     task, plan, network = order.task, terms.plan, model_of(terms.plan).network
     dataset = node.load(terms)
     prior = _prior(order, terms)
-    own = node.models.newest(terms.study, network, task.round if task.kind == pb.TASK_KIND_FIT else None)
-    work = perform(task, terms, dataset, prior, own, node.policy, lambda _stage, _share: None)
-    if work.local_reason:
+    own = node.models.newest(terms.study, network, task.round if task.kind == "fit" else None)
+    floors = floors_of(plan, node.policy)
+    work = site_step(task, terms, dataset, prior, own, floors.min_cell, lambda _stage, _share: None)
+    if work.error is not None:
         get_logger().warning("task_failed", study=task.study, task=task.id)
-        _tell(task, work.local_reason)
+        _tell(task, str(work.error))
     if work.model is not None:
         node.models.save(terms.study, task.round, network, work.model)
-    checks = AnswerChecks(plan, floors_of(plan, node.policy), node.policy, count_cells(plan, dataset))
-    return checks.run(work, prior)
+    return AnswerChecks(plan, floors, node.policy, count_cells(plan, dataset)).run(work, prior)
 
 
-def _tell(task: pb.Task, reason: str) -> None:
+def _tell(task: Task, reason: str) -> None:
     """The reason in full, on the node's own console: it may hold counts, so it is neither logged nor sent."""
     sys.stderr.write(f"fedmap: {task.study} {task.id}: {reason}\n")
     sys.stderr.flush()
@@ -117,15 +117,6 @@ def _prior(order: Order, terms: StudyTerms) -> PriorFile | None:
     return decode_prior(model_of(terms.plan).network, terms.plan.prior, order.prior)
 
 
-def _reply(task: pb.Task, node: Node | None, checked: Checked) -> Reply:
-    answer = pb.Answer(
-        study=task.study,
-        task_id=task.id,
-        attempt=task.attempt,
-        site="" if node is None else node.site,
-        terms_digest=task.terms_digest,
-        tensors_digest=sha256_hex(checked.tensors) if checked.tensors else "",
-        tensors_size=len(checked.tensors),
-    )
-    set_content(answer, checked.content)
-    return Reply(answer, "" if node is None else node.region, checked.tensors)
+def _reply(task: Task, node: Node | None, checked: Checked) -> Reply:
+    site, region = ("", "") if node is None else (node.site, node.region)
+    return Reply(answer_of(task, task.terms_digest, site, checked), region, checked.tensors)

@@ -8,11 +8,11 @@ Failures hold no figure and are not kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1.values import Answer, Task
 from fedmap.errors import IntegrityError, RejectedError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import make_folder, read_file, waiting_lock, write_durably
@@ -27,7 +27,7 @@ class KeptAnswers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def once(self, task: pb.Task, region: str, work: Callable[[], Reply]) -> Reply:
+    def once(self, task: Task, region: str, work: Callable[[], Reply]) -> Reply:
         """The kept answer, or that of `work`, which is on the disk before it is returned."""
         make_folder(self._folder)
         with waiting_lock(self._folder / ".lock"):
@@ -35,11 +35,11 @@ class KeptAnswers:
             if found is not None:
                 return found
             reply = work()
-            if reply.answer.WhichOneof("content") != "failure":
+            if reply.answer.failure is None:
                 self._keep(task, reply)
             return reply
 
-    def _find(self, task: pb.Task, region: str) -> Reply | None:
+    def _find(self, task: Task, region: str) -> Reply | None:
         path = self._folder / f"{task.id}.answer"
         if not path.exists():
             return None
@@ -51,31 +51,28 @@ class KeptAnswers:
                 "terms, such as another seed.",
             )
         try:
-            answer = pb.Answer.FromString(data[_DIGEST:])
-        except DecodeError:
+            answer = wire.read(Answer, data[_DIGEST:])
+        except RejectedError:
             raise _damaged(path) from None
         tensors = read_file(self._tensors(task)) if answer.tensors_size else b""
         if answer.tensors_digest != (sha256_hex(tensors) if tensors else ""):
             raise _damaged(self._tensors(task))
         return Reply(answer, region, tensors)
 
-    def _keep(self, task: pb.Task, reply: Reply) -> None:
+    def _keep(self, task: Task, reply: Reply) -> None:
         """The tensors first: where there is an answer, it is whole."""
         if reply.tensors:
             write_durably(self._tensors(task), reply.tensors)
-        data = _question(task) + reply.answer.SerializeToString(deterministic=True)
+        data = _question(task) + wire.write(reply.answer)
         write_durably(self._folder / f"{task.id}.answer", data)
 
-    def _tensors(self, task: pb.Task) -> Path:
+    def _tensors(self, task: Task) -> Path:
         return self._folder / f"{task.id}.safetensors"
 
 
-def _question(task: pb.Task) -> bytes:
+def _question(task: Task) -> bytes:
     """All that is asked, but not which time."""
-    asked = pb.Task()
-    asked.CopyFrom(task)
-    asked.ClearField("attempt")
-    return sha256_hex(asked.SerializeToString(deterministic=True)).encode()
+    return sha256_hex(wire.write(replace(task, attempt=0))).encode()
 
 
 def _damaged(path: Path) -> IntegrityError:

@@ -28,11 +28,11 @@ def personalise_command(
 ) -> None:
     """Make a model of your own from a tier-2 bundle, and learn whether it helped."""
     opened = given.bundle(bundle)
+    from fedmap.study.site_step import use_one_thread
     from fedmap_site.personalise.fine_tuning import personalise
     from fedmap_site.personalise.model import refuse_if_taken
     from fedmap_site.personalise.results import write_results
     from fedmap_site.wiring import software_version
-    from fedmap_site.work.trainer import use_one_thread
 
     manifest = opened.manifest
     folder = out or Path(f"{manifest.name}-{manifest.version}-personal")

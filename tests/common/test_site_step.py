@@ -10,11 +10,16 @@ import torch
 
 from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.fit.values import LocalFit, Model
-from fedmap.algorithm.pooling.statistics import make_scaler, pool_statistics
+from fedmap.algorithm.pooling.statistics import FeatureStatistics, make_scaler, pool_statistics
 from fedmap.algorithm.prior.aggregation import SiteParameters, next_prior
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import (
+    EvaluationAnswer,
+    FailureAnswer,
+    FitAnswer,
+    GlobalRule,
+    RuleAnswer,
+    Task,
+)
 from fedmap.data.loading import load_site
 from fedmap.data.scaling import scale_dataset
 from fedmap.data.table.site_dataset import SiteDataset
@@ -22,26 +27,22 @@ from fedmap.errors import IncompatibleError, ModelError
 from fedmap.metrics import Metric, MetricResult, SkippedMetric
 from fedmap.scoring.decision_rules import pool_rule
 from fedmap.scoring.evaluation import Scoring, local_rule
-from fedmap.study import answers
+from fedmap.study.answers import Work, encode_work, result_of, told_rule
+from fedmap.study.answers import terms_of as terms_told_by
 from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
 from fedmap.study.personalisation import fine_tune
-from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
+from fedmap.study.site_step import site_step
+from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.method import common_start
 from fedmap_lab.simulation.simulate import simulate
 from fedmap_site.policy import SitePolicy
-from fedmap_site.work.trainer import Work, perform
-from tests.site_agent.stages import Bench, silent, task, terms_of, write_site
+from tests.site_agent.stages import Bench, said, task, terms_of, write_site
 
-POLICY = SitePolicy(min_rows=10, min_events=2, min_cell=5)
 SITES = {"east": 260, "north": 300, "west": 220}
-
-
-def result_of(score: pb.Score) -> MetricResult:
-    return answers.result_of(wire.value_of(values.Score, score))
 
 
 @pytest.fixture
@@ -84,14 +85,14 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     federation = load_federation(plan, cohort)
     study = simulate(federation, FedMap(), LoopEngine(), terms.rounds, terms.seed)
 
-    def ask(request: pb.Task, site: str, prior: PriorFile | None, own: OwnModel | None = None) -> Work:
-        return perform(request, terms, data[site], prior, own, POLICY, silent)
+    def ask(request: Task, site: str, prior: PriorFile | None, own: OwnModel | None = None) -> Work:
+        return site_step(request, terms, data[site], prior, own, 5, lambda _stage, _share: None)
 
     statistics = {}
     for site in SITES:
-        work = ask(task(pb.TASK_KIND_STATISTICS), site, None)
-        assert isinstance(work.content, pb.StatisticsAnswer)
-        statistics[site] = decode_statistics(work.tensors, work.content.rows, 3)
+        told = ask(task("statistics"), site, None).tensors
+        assert isinstance(told, FeatureStatistics)
+        statistics[site] = told
     scaler = make_scaler(pool_statistics(statistics), data["east"].layout.scaled)
     assert torch.equal(scaler.mean, federation.scaler.mean)
     assert torch.equal(scaler.deviation, federation.scaler.deviation)
@@ -101,12 +102,11 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     for number in range(1, terms.rounds + 1):
         updates, log_omega = {}, {}
         for site in SITES:
-            work = ask(task(pb.TASK_KIND_FIT, number), site, PriorFile(prior, scaler), own.get(site))
-            assert isinstance(work.content, pb.FitAnswer)
+            work = ask(task("fit", number), site, PriorFile(prior, scaler), own.get(site))
             assert work.model is not None
-            own[site] = work.model
-            updates[site] = decode_parameters(model.network, work.tensors)
-            log_omega[site] = work.content.log_omega
+            assert isinstance(work.tensors, SiteParameters)
+            own[site], updates[site] = work.model, work.tensors
+            log_omega[site] = said(work, FitAnswer).log_omega or 0.0
         step = next_prior(
             model.network.spec,
             settings.prior,
@@ -126,10 +126,9 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     final = PriorFile(prior, scaler)
     terms_by_site = {}
     for site in SITES:
-        work = ask(task(pb.TASK_KIND_RULE), site, final)
-        assert isinstance(work.content, pb.RuleAnswer)
-        told = wire.value_of(values.RuleAnswer, work.content)
-        terms_by_site[site], _ = answers.terms_of(plan, told, work.tensors or None)
+        work = ask(task("rule"), site, final)
+        file = encode_work(model.network, work.tensors) or None
+        terms_by_site[site], _ = terms_told_by(plan, said(work, RuleAnswer), file)
     pooled = pool_rule(plan, terms_by_site)
     assert pooled.threshold == study.rule.threshold
     if study.rule.baseline is not None:
@@ -137,39 +136,27 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
         assert torch.equal(pooled.baseline.cumulative, study.rule.baseline.cumulative)
 
     for site in SITES:
-        request = task(
-            pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule.FromString(wire.write(answers.told_rule(pooled)))
-        )
-        work = ask(request, site, final, own[site])
-        assert isinstance(work.content, pb.EvaluationAnswer)
-        scores = [score for score in work.content.scores if score.model != "fine_tuned"]
-        found = [(score.model, result_of(score)) for score in scores]
+        work = ask(task("evaluate", rule=told_rule(pooled)), site, final, own[site])
+        scores = [(score.model, result_of(score)) for score in said(work, EvaluationAnswer).scores]
+        found = [one for one in scores if one[0] != "fine_tuned"]
         assert found == [(s.model, s.result) for s in study.scores if s.site == site]
-        tuned = [result_of(score) for score in work.content.scores if score.model == "fine_tuned"]
+        tuned = [result for name, result in scores if name == "fine_tuned"]
         assert tuned == fine_tuned_scores(terms, model, final, data[site])
 
 
 def test_the_first_model_is_the_one_that_the_drawn_site_gives_in_the_simulation(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    work = perform(
-        task(pb.TASK_KIND_INITIALISE), bench.terms, bench.dataset(), None, None, bench.policy, silent
-    )
-    network = model_of(bench.terms.plan).network
-    assert torch.equal(decode_theta(network, work.tensors), bench.prior().prior.mu)
-
-
-def fit(bench: Bench, number: int, own: OwnModel | None = None) -> Work:
-    request = task(pb.TASK_KIND_FIT, number)
-    return perform(request, bench.terms, bench.dataset(), bench.prior(), own, bench.policy, silent)
+    theta = bench.work(task("initialise")).tensors
+    assert isinstance(theta, torch.Tensor)
+    assert torch.equal(theta, bench.prior().prior.mu)
 
 
 @pytest.mark.parametrize(("number", "scored"), [(1, True), (2, True), (3, False), (4, True)])
 def test_validation_scores_come_every_few_rounds_and_at_both_ends(
     tmp_path: Path, number: int, scored: bool
 ) -> None:
-    work = fit(Bench(tmp_path), number)
-    assert isinstance(work.content, pb.FitAnswer)
-    scores = work.content.validation_scores
+    work = Bench(tmp_path).work(task("fit", number))
+    scores = said(work, FitAnswer).validation_scores
     assert [score.model for score in scores] == (["personal", "global"] if scored else [])
     assert all(isinstance(result_of(score), Metric) for score in scores)
 
@@ -179,8 +166,8 @@ def test_a_consensus_round_scores_the_sites_model_and_not_what_it_sends(tmp_path
     plan = plan.model_copy(update={"training": replace(plan.training, consensus_share=0.75)})
     bench = Bench(tmp_path, StudyTerms.of_plan(plan, seed=5))
     start, scaler = bench.prior().prior, bench.prior().scaler
-    work = fit(bench, 2, OwnModel(SiteParameters(start.mu, start.buffers), -3 * start.mu))
-    assert isinstance(work.content, pb.FitAnswer)
+    own = OwnModel(SiteParameters(start.mu, start.buffers), -3 * start.mu)
+    work = bench.work(task("fit", 2), own=own)
     assert work.model is not None
     model, data = model_of(plan), scale_dataset(plan, bench.dataset(), scaler)
 
@@ -189,34 +176,19 @@ def test_a_consensus_round_scores_the_sites_model_and_not_what_it_sends(tmp_path
         scoring = Scoring(plan, model, parameters, rule, data.validation, data.train)
         return list(scoring.measure([plan.task.metric]))
 
-    personal = [result_of(one) for one in work.content.validation_scores if one.model == "personal"]
+    personal = [result_of(one) for one in said(work, FitAnswer).validation_scores if one.model == "personal"]
     assert personal == on_validation_rows(work.model.parameters)
     assert personal != on_validation_rows(work.model.update), "the test could not tell them apart"
 
 
-def test_a_round_done_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    first = fit(Bench(tmp_path), 1)
-    again = fit(Bench(tmp_path), 1)
-    assert first.tensors == again.tensors
+def test_a_round_done_again_gives_the_same_bytes_and_progress_is_told_epoch_by_epoch(tmp_path: Path) -> None:
+    bench, told = Bench(tmp_path), list[tuple[str, float]]()
+    first = bench.work(task("fit", 3))
+    again = Bench(tmp_path).work(task("fit", 3), on_progress=lambda stage, share: told.append((stage, share)))
+    network = model_of(bench.terms.plan).network
+    assert encode_work(network, first.tensors) == encode_work(network, again.tensors)
     assert first.content == again.content
-
-
-def test_progress_is_told_epoch_by_epoch_and_changes_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    told: list[tuple[str, float]] = []
-    work = perform(
-        task(pb.TASK_KIND_FIT, 3),
-        bench.terms,
-        bench.dataset(),
-        bench.prior(),
-        None,
-        bench.policy,
-        lambda stage, share: told.append((stage, share)),
-    )
-    assert told[0] == ("training", 0.0)
-    assert told[-1] == ("training", 1.0)
-    assert len(told) == 4
-    assert work.tensors == fit(bench, 3).tensors
+    assert (told[0], told[-1], len(told)) == (("training", 0.0), ("training", 1.0), 4)
 
 
 def test_a_site_without_events_answers_without_weight_and_tensors_but_keeps_its_model(
@@ -227,58 +199,43 @@ def test_a_site_without_events_answers_without_weight_and_tensors_but_keeps_its_
     terms = terms_of("cox")
     limits = terms.plan.limits.model_copy(update={"min_events": 0})
     terms = terms_of("cox").of_plan(terms.plan.model_copy(update={"limits": limits}), seed=5)
-    bench = Bench(tmp_path, terms, policy)
-    work = fit(bench, 3)
-    assert isinstance(work.content, pb.FitAnswer)
-    assert not work.content.HasField("log_omega")
-    assert work.tensors == b""
+    work = Bench(tmp_path, terms, policy).work(task("fit", 3))
+    assert said(work, FitAnswer).log_omega is None
+    assert work.tensors is None
     assert work.model is not None
 
 
 def test_a_fit_that_diverges_is_a_failure_answer_whose_reason_stays_home(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    prior = bench.prior()
-    broken = PriorFile(prior.prior, prior.scaler)
+    broken = bench.prior()
     broken.prior.mu.fill_(3e38)
-    work = perform(
-        task(pb.TASK_KIND_FIT, 1), bench.terms, bench.dataset(), broken, None, bench.policy, silent
-    )
-    assert isinstance(work.content, pb.FailureAnswer)
-    assert work.content.code == "training"
-    assert work.local_reason
-    assert work.local_reason not in work.content.reason
+    work = bench.work(task("fit", 1), prior=broken)
+    failure = said(work, FailureAnswer)
+    assert failure.code == "training"
+    assert work.error is not None
+    assert work.error.message not in failure.reason
     assert work.model is None
 
 
-def test_a_site_without_a_model_of_its_own_is_scored_on_the_global_one_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["nothing", "of a consensus round", "of a round of its own"])
+def test_only_a_model_of_the_sites_own_is_scored_as_one(tmp_path: Path, kept: str) -> None:
     bench = Bench(tmp_path)
-    request = task(pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule(threshold=0.5))
-    work = perform(request, bench.terms, bench.dataset(), bench.prior(), None, bench.policy, silent)
-    assert isinstance(work.content, pb.EvaluationAnswer)
-    personal = [result_of(s) for s in work.content.scores if s.model == "personal"]
+    prior = bench.prior().prior
+    mine = OwnModel(SiteParameters(prior.mu, prior.buffers))
+    models = {"nothing": None, "of a consensus round": replace(mine, multiplier=torch.zeros_like(prior.mu))}
+    work = bench.work(task("evaluate", rule=GlobalRule(threshold=0.5)), own=models.get(kept, mine))
+    personal = [result_of(s) for s in said(work, EvaluationAnswer).scores if s.model == "personal"]
     assert personal
-    assert all(isinstance(result, SkippedMetric) for result in personal)
-
-
-def test_what_a_consensus_round_left_is_not_scored_as_a_model_of_the_sites_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    prior = bench.prior()
-    mine = SiteParameters(prior.prior.mu, prior.prior.buffers)
-    request = task(pb.TASK_KIND_EVALUATE, rule=pb.GlobalRule(threshold=0.5))
-    for own, skipped in ((OwnModel(mine, torch.zeros_like(mine.theta)), True), (OwnModel(mine), False)):
-        work = perform(request, bench.terms, bench.dataset(), prior, own, bench.policy, silent)
-        assert isinstance(work.content, pb.EvaluationAnswer)
-        personal = [result_of(s) for s in work.content.scores if s.model == "personal"]
-        assert all(isinstance(result, SkippedMetric) for result in personal) is skipped
+    skipped = all(isinstance(result, SkippedMetric) for result in personal)
+    assert skipped is (kept != "of a round of its own")
 
 
 def test_a_task_without_its_prior_or_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with pytest.raises(ModelError, match="without a prior"):
-        perform(task(pb.TASK_KIND_FIT, 1), bench.terms, bench.dataset(), None, None, bench.policy, silent)
-    unknown = pb.Task(study="toy", id="dance", kind=pb.TASK_KIND_UNSPECIFIED)
+        site_step(task("fit", 1), bench.terms, bench.dataset(), None, None, 5, lambda _stage, _share: None)
     with pytest.raises(IncompatibleError):
-        perform(unknown, bench.terms, bench.dataset(), bench.prior(), None, bench.policy, silent)
+        bench.work(task("unspecified"))
 
 
 def test_rare_values_are_not_in_the_statistics(tmp_path: Path) -> None:
@@ -288,11 +245,9 @@ def test_rare_values_are_not_in_the_statistics(tmp_path: Path) -> None:
         lines.append(f"p{row},{a},{row % 17},{'yes' if row == 9 else 'no'},{row % 2},1.0")
     (tmp_path / "north.csv").write_text("\n".join(lines) + "\n")
     bench = Bench(tmp_path)
-    data = bench.dataset()
-    work = perform(task(pb.TASK_KIND_STATISTICS), bench.terms, data, None, None, bench.policy, silent)
-    assert isinstance(work.content, pb.StatisticsAnswer)
-    statistics = decode_statistics(work.tensors, work.content.rows, 3)
-    assert statistics.mean[[0, 2]].tolist() == [0.0, 0.0]
-    assert statistics.m2[[0, 2]].tolist() == [0.0, 0.0]
-    assert statistics.mean[1] != 0
+    work = bench.work(task("statistics"))
+    assert isinstance(work.tensors, FeatureStatistics)
+    assert work.tensors.mean[[0, 2]].tolist() == [0.0, 0.0]
+    assert work.tensors.m2[[0, 2]].tolist() == [0.0, 0.0]
+    assert work.tensors.mean[1] != 0
     assert len(work.notes) == 2
