@@ -139,13 +139,7 @@ def _file_of(shelf: BundleStore, reference: str) -> Path:
 def _facts(shelf: BundleStore, one: Installed) -> dict[str, JsonValue]:
     standing, reason = shelf.standing(one, now_ms())
     return {
-        "name": one.name,
-        "version": one.version,
-        "tier": one.tier,
-        "title": one.title,
-        "sha256": one.sha256,
-        "size": one.size,
-        "key": one.key,
+        **one.model_dump(include={"name", "version", "tier", "title", "sha256", "size", "key"}),
         "expires": moment(one.expires_unix_ms),
         "state": standing,
         "reason": reason,
