@@ -34,8 +34,6 @@ ALLOWED_FIELDS = frozenset([
     "state", "status", "study", "task", "tier", "version",
 ])
 # fmt: on
-EXCEPTION_FIELDS = frozenset({"error", "where", "code", "os_error"})
-"""Made here from an exception; a caller cannot fill the first two."""
 MAX_VALUE = 300
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
