@@ -109,9 +109,8 @@ PANDAS_MODULES = ("fedmap.data", "fedmap_lab.cohorts", "fedmap_lab.cohorts.publi
 GRPC_MODULES = (
     "fedmap.contract",
     "fedmap.transport",
-    "fedmap_aggregator.rpc.servicers",
+    "fedmap_aggregator.rpc.services",
     "fedmap_aggregator.rpc.server",
-    "fedmap_aggregator.operator.client",
 )
 GRPC_LIBRARIES = ("grpc", "grpc_health", "grpc_reflection", "grpc_status")
 WEB_MODULES = (

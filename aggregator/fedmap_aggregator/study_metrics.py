@@ -14,8 +14,6 @@ from typing import get_args
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import operator_pb2 as pb
 from fedmap.study.answer_names import GLOBAL, PERSONAL
 from fedmap.study.course.questions import answers_needed, is_late, live_sites, usable_count
 from fedmap.study.course.state import OpenTask, Phase
@@ -85,7 +83,7 @@ class StudyMetrics(Collector):
         for site in sorted(state.members):
             seen = self._presence(site)
             labels = (state.study, site)
-            word = standing(pb.MemberStatus.FromString(wire.write(member_status(study, site, "", seen, now))))
+            word = standing(member_status(study, site, "", seen, now))
             page.member_state.add_metric((*labels, word), 1)
             late = 0
             if state.task is not None and is_late(state, site, now):

@@ -49,12 +49,7 @@ from fedmap_aggregator.rpc.handlers.operator import Invitations, OperatorHandler
 from fedmap_aggregator.rpc.handlers.purge import PurgeHandler
 from fedmap_aggregator.rpc.pace import PaceLimits
 from fedmap_aggregator.rpc.server import AggregatorServer, GuardInterceptor
-from fedmap_aggregator.rpc.servicers import (
-    BundleServicer,
-    EnrolmentServicer,
-    FederationServicer,
-    OperatorServicer,
-)
+from fedmap_aggregator.rpc.services import contract_services, serve_table
 from fedmap_aggregator.rpc.stalls import StallWatch
 from fedmap_aggregator.store import Store
 from fedmap_aggregator.store.layout import blob_folder, check_restored, make_store, state_lock, upkeep_lock
@@ -205,14 +200,13 @@ class Aggregator:
         retention = Retention(config.retention, service, store, purge, clock)
         pace = PaceLimits(limits.upload_seconds, limits.stall_seconds, limits.slowest_kib_per_second * _KIB)
         guard = CallGuard(resolver, limits.calls_per_caller, clock)
+        bundles = BundleHandler(catalogue, store, metrics, clock)
+        served = serve_table(enrolment, federation, bundles, operator, drops, releases, PurgeHandler(purge))
         self._server = AggregatorServer(
             config.listen,
             identity,
             GuardInterceptor(guard, metrics, StallWatch(limits.stall_seconds)),
-            EnrolmentServicer(enrolment),
-            FederationServicer(federation, pace),
-            OperatorServicer(operator, drops, releases, PurgeHandler(purge), pace),
-            BundleServicer(BundleHandler(catalogue, store, metrics, clock)),
+            contract_services(served, pace),
             polls=limits.polls,
             with_reflection=config.server.reflection,
         )

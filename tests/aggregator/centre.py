@@ -12,8 +12,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fedmap.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError
 from fedmap.files.durable import FolderLock
 from fedmap.study.course.state import OpenTask
@@ -196,17 +198,15 @@ class Centre:
         self.store.close()
         self.open()
 
-    def invite(self, site: str, tier: int = 1) -> operator_pb2.InviteResponse:
-        return self.operator.invite(OPERATOR, operator_pb2.InviteRequest(site=site, tier=tier, region="east"))
+    def invite(self, site: str, tier: int = 1) -> values.InviteResponse:
+        return self.operator.invite(OPERATOR, values.InviteRequest(site, tier, "east"))
 
     def enrolled(self, site: str, tier: int = 1) -> Site:
         """Invited and enrolled, as a site would do it."""
         key = new_key()
         token = self.invite(site, tier).token
         response = self.enrolment.enrol(
-            enrolment_pb2.EnrolRequest(
-                site=site, token=token, csr_pem=make_csr(key, Identity("site", site)), software_version="1"
-            )
+            values.EnrolRequest(site, token, make_csr(key, Identity("site", site)), "1")
         )
         serial = certificate_facts(response.certificate_pem).serial
         caller = Caller("site", site, tier, serial)
@@ -215,14 +215,11 @@ class Centre:
     def create(self, *sites: str, name: str = "small-binary", rounds: int = 2, extra: str = "") -> made.Small:
         """A study of these sites, up for approval."""
         text = made.BINARY.replace('"small-binary"', f'"{name}"') + extra
-        response = self.operator.create_study(
-            OPERATOR,
-            operator_pb2.CreateStudyRequest(plan_toml=text, rounds=rounds, seed=5, sites=sites),
-        )
+        response = self.operator.create_study(OPERATOR, values.CreateStudyRequest(text, rounds, 5, sites))
         return made.Small(self.service.study(response.study).terms)
 
-    def control(self, study: made.Small, action: operator_pb2.StudyAction.ValueType) -> str:
-        request = operator_pb2.ControlStudyRequest(study=study.terms.study, action=action)
+    def control(self, study: made.Small, action: values.StudyAction) -> str:
+        request = values.ControlStudyRequest(study=study.terms.study, action=action)
         return self.operator.control_study(OPERATOR, request).phase
 
     def started(
@@ -232,11 +229,11 @@ class Centre:
         study = self.create(*(site.name for site in sites), name=name, rounds=rounds, extra=extra)
         for site in sites:
             site.approve(study)
-        self.control(study, operator_pb2.STUDY_ACTION_START)
+        self.control(study, "start")
         return study
 
-    def status(self, study: made.Small) -> operator_pb2.StudyStatus:
-        request = operator_pb2.GetStatusRequest(study=study.terms.study)
+    def status(self, study: made.Small) -> values.StudyStatus:
+        request = values.GetStatusRequest(study=study.terms.study)
         (status,) = self.operator.get_status(request).studies
         return status
 
@@ -260,20 +257,19 @@ class Site:
         return self.caller.name
 
     def approve(self, study: made.Small) -> None:
-        request = federation_pb2.ApproveRequest(study=study.terms.study, terms_digest=study.terms.digest)
+        request = values.ApproveRequest(study=study.terms.study, terms_digest=study.terms.digest)
         self.centre.federation.approve(self.caller, request)
 
-    def next_task(self, wait_seconds: int = 0) -> federation_pb2.Task | None:
-        request = federation_pb2.NextTaskRequest(
-            instance=federation_pb2.AgentInstance(id=self.name, start=1), wait_seconds=wait_seconds
-        )
-        response = self.centre.federation.next_task(self.caller, request, Poll())
-        return response.task if response.HasField("task") else None
+    def next_task(self, wait_seconds: int = 0) -> values.Task | None:
+        request = values.NextTaskRequest(values.AgentInstance(self.name, 1), (), wait_seconds)
+        return self.centre.federation.next_task(self.caller, request, Poll()).task
 
-    def submit(self, answer: federation_pb2.Answer, tensors: bytes = b"") -> federation_pb2.Receipt:
-        return self.centre.federation.submit(self.caller, parts_of(answer, tensors)).receipt
+    def submit(self, answer: values.Answer, tensors: bytes = b"") -> values.Receipt:
+        receipt = self.centre.federation.submit(self.caller, parts_of(answer, tensors)).receipt
+        assert receipt is not None
+        return receipt
 
-    def work(self, study: made.Small) -> federation_pb2.Receipt:
+    def work(self, study: made.Small) -> values.Receipt:
         """Fetch the open task and answer it."""
         task = self.next_task()
         assert task is not None
@@ -293,48 +289,50 @@ def run_until(study: made.Small, phase: str, *sites: Site) -> None:
     raise AssertionError(f"the study never came to {phase}")
 
 
-def scripted(study: made.Small, task: federation_pb2.Task, site: str) -> tuple[federation_pb2.Answer, bytes]:
+def scripted(study: made.Small, task: values.Task, site: str) -> tuple[values.Answer, bytes]:
     """A sound answer to any task of the small binary study; the same one each time."""
     seed = int.from_bytes(hashlib.sha256(f"{site} {task.id}".encode()).digest()[:4], "big")
-    tensors = b""
-    answer = federation_pb2.Answer(
+    tensors, content = b"", dict[str, Any]()
+    match task.kind:
+        case "statistics":
+            tensors = made.statistics_bytes(rows=40)
+            content = {"statistics": values.StatisticsAnswer(40, made.LAYOUT)}
+        case "initialise":
+            tensors = made.theta_bytes(study, seed)
+            content = {"initial_model": values.InitialModelAnswer()}
+        case "fit":
+            tensors = made.fit_bytes(study, seed)
+            scores = (values.Score("personal", "auroc", 0.8), values.Score("global", "auroc", 0.7))
+            content = {"fit": values.FitAnswer(-0.5, 0.4, 0.5, 1, scores)}
+        case "rule":
+            content = {"rule": values.RuleAnswer(0.4, 10)}
+        case "evaluate":
+            few = values.Score("global", "auroc", note="too few events")
+            scores = (values.Score("personal", "auroc", 0.81), few)
+            content = {"evaluation": values.EvaluationAnswer(scores)}
+        case _:
+            raise AssertionError(f"an unknown kind of task: {task.kind}")
+    answer = values.Answer(
         study=task.study,
         task_id=task.id,
         attempt=task.attempt,
         site=site,
         terms_digest=task.terms_digest,
+        tensors_size=len(tensors),
+        tensors_digest=hashlib.sha256(tensors).hexdigest() if tensors else "",
+        **content,
     )
-    match task.kind:
-        case federation_pb2.TASK_KIND_STATISTICS:
-            tensors = made.statistics_bytes(rows=40)
-            answer.statistics.rows = 40
-            answer.statistics.layout_digest = made.LAYOUT
-        case federation_pb2.TASK_KIND_INITIALISE:
-            tensors = made.theta_bytes(study, seed)
-            answer.initial_model.SetInParent()
-        case federation_pb2.TASK_KIND_FIT:
-            tensors = made.fit_bytes(study, seed)
-            answer.fit.log_omega = -0.5
-            answer.fit.loss = 0.4
-            answer.fit.validation_loss = 0.5
-            answer.fit.epochs = 1
-            for model, value in (("personal", 0.8), ("global", 0.7)):
-                answer.fit.validation_scores.add(model=model, metric="auroc", value=value)
-        case federation_pb2.TASK_KIND_RULE:
-            answer.rule.threshold = 0.4
-            answer.rule.validation_rows = 10
-        case federation_pb2.TASK_KIND_EVALUATE:
-            answer.evaluation.scores.add(model="personal", metric="auroc", value=0.81)
-            answer.evaluation.scores.add(model="global", metric="auroc", note="too few events")
-        case _:
-            raise AssertionError(f"an unknown kind of task: {task.kind}")
-    answer.tensors_size = len(tensors)
-    answer.tensors_digest = hashlib.sha256(tensors).hexdigest() if tensors else ""
     return answer, tensors
 
 
-def parts_of(answer: federation_pb2.Answer, tensors: bytes, piece: int = 4096) -> Iterator[UploadPart]:
-    yield UploadPart(answer=answer)
+def failed(task: values.Task, site: str, code: str, reason: str) -> values.Answer:
+    """What a site sends that could not do its task."""
+    failure = values.FailureAnswer(code, reason)
+    return values.Answer(task.study, task.id, task.attempt, site, task.terms_digest, failure=failure)
+
+
+def parts_of(answer: values.Answer, tensors: bytes, piece: int = 4096) -> Iterator[UploadPart]:
+    yield UploadPart(answer, wire.write(answer))
     for start in range(0, len(tensors), piece):
         yield UploadPart(chunk=memoryview(tensors)[start : start + piece])
 

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, centre_in, run_until
 
@@ -41,31 +42,41 @@ def finish(
     return study
 
 
+class Release(NamedTuple):
+    """What the operator is told of a release."""
+
+    bundle: values.ReleasedBundle
+    made: bool
+    key_fingerprint: str
+
+
 def release(
     centre: Centre,
     study: str = "small-binary",
     round_number: int = 0,
     tier: int = 0,
     expires: int = 0,
-) -> pb.ReleaseBundleResponse:
-    request = pb.ReleaseBundleRequest(study=study, round=round_number, tier=tier, expires_unix_ms=expires)
-    return centre.releases.release(OPERATOR, request)
+) -> Release:
+    request = values.ReleaseBundleRequest(study, round_number, tier, expires)
+    done = centre.releases.release(OPERATOR, request)
+    assert done.bundle is not None
+    return Release(done.bundle, done.made, done.key_fingerprint)
 
 
 def withdraw(
-    centre: Centre, bundle: pb.ReleasedBundle, reason: str = "wrong unit"
-) -> pb.WithdrawBundleResponse:
-    request = pb.WithdrawBundleRequest(name=bundle.name, version=bundle.version, reason=reason)
+    centre: Centre, bundle: values.ReleasedBundle, reason: str = "wrong unit"
+) -> values.WithdrawBundleResponse:
+    request = values.WithdrawBundleRequest(bundle.name, bundle.version, reason)
     return centre.releases.withdraw(OPERATOR, request)
 
 
-def link(centre: Centre, bundle: pb.ReleasedBundle, hours: int = 0) -> str:
+def link(centre: Centre, bundle: values.ReleasedBundle, hours: int = 0) -> str:
     """The token of a new download link."""
-    request = pb.MakeDownloadLinkRequest(name=bundle.name, version=bundle.version, valid_hours=hours)
+    request = values.MakeDownloadLinkRequest(name=bundle.name, version=bundle.version, valid_hours=hours)
     return centre.releases.make_link(OPERATOR, request).url.rpartition("/")[2]
 
 
-def verified(centre: Centre, bundle: pb.ReleasedBundle) -> VerifiedBundle:
+def verified(centre: Centre, bundle: values.ReleasedBundle) -> VerifiedBundle:
     """As a clinic would, with the fingerprint from paper."""
     path = centre.catalogue.path(centre.catalogue.row(bundle.name, bundle.version))
     trust = Trust(frozenset({centre.release_key.fingerprint}))

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 
-from fedmap.contract.v1 import enrolment_pb2, federation_pb2, operator_pb2
-from fedmap.contract.v1.bundles_pb2_grpc import BundleServiceStub
-from fedmap.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
-from fedmap.contract.v1.federation_pb2_grpc import FederationServiceStub
-from fedmap.contract.v1.operator_pb2_grpc import OperatorServiceStub
+from fedmap.contract.v1 import values
 from fedmap.process.settings import parse_config
 from fedmap.transport.channel_options import client_options
+from fedmap.transport.chunk_messages import UploadPart, answer_part, tensors_part
+from fedmap.transport.client import ContractClient
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import initialise, load_authority, pki_paths
 from fedmap_aggregator.identity.profile import read_profile
+from fedmap_aggregator.operator.client import OperatorClient
 from fedmap_aggregator.wiring import Aggregator, clock_ms
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import parts_of, scripted
 
 SECONDS = 60.0
-_Message = TypeVar("_Message")
 
 
 def config_in(folder: Path, extra: str = "", server: str = "") -> AggregatorConfig:
@@ -65,62 +62,40 @@ class Credentials:
     ca: bytes
 
 
-@dataclass(frozen=True)
-class Client:
-    """One caller's channel with the four services."""
+class Client(ContractClient):
+    """One caller's channel."""
 
-    channel: grpc.Channel
-    name: str
-    credentials: Credentials
+    def __init__(self, address: str, credentials: Credentials, name: str) -> None:
+        super().__init__(address, "", credentials.ca, credentials.key, credentials.certificate)
+        self.credentials = credentials
+        self.name = name
 
-    @property
-    def enrolment(self) -> EnrolmentServiceStub:
-        return EnrolmentServiceStub(self.channel)
+    def hello(self) -> values.HelloResponse:
+        return self.ask(values.HelloRequest(1, 1, "1"), values.HelloResponse)
 
-    @property
-    def federation(self) -> FederationServiceStub:
-        return FederationServiceStub(self.channel)
+    def next_task(self, wait_seconds: int = 0, start: int = 1, instance: str = "") -> values.Task | None:
+        who = values.AgentInstance(instance or self.name, start)
+        request = values.NextTaskRequest(who, (), wait_seconds)
+        return self.ask(request, values.NextTaskResponse, SECONDS).task
 
-    @property
-    def operator(self) -> OperatorServiceStub:
-        return OperatorServiceStub(self.channel)
+    def approve(self, study: str, terms_digest: str = "") -> None:
+        self.ask(values.ApproveRequest(study, terms_digest), values.ApproveResponse)
 
-    @property
-    def bundles(self) -> BundleServiceStub:
-        return BundleServiceStub(self.channel)
+    def submit(self, answer: values.Answer, tensors: bytes = b"") -> values.Receipt:
+        parts = map(message_of, parts_of(answer, tensors))
+        receipt = self.upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse).receipt
+        assert receipt is not None
+        return receipt
 
-    def hello(self) -> federation_pb2.HelloResponse:
-        request = federation_pb2.HelloRequest(oldest_protocol=1, newest_protocol=1, software_version="1")
-        return self.federation.Hello(request, timeout=SECONDS)
-
-    def next_task(
-        self, wait_seconds: int = 0, start: int = 1, instance: str = ""
-    ) -> federation_pb2.Task | None:
-        request = federation_pb2.NextTaskRequest(
-            instance=federation_pb2.AgentInstance(id=instance or self.name, start=start),
-            wait_seconds=wait_seconds,
-        )
-        response = self.federation.NextTask(request, timeout=SECONDS)
-        return response.task if response.HasField("task") else None
-
-    def submit(self, answer: federation_pb2.Answer, tensors: bytes = b"") -> federation_pb2.Receipt:
-        return self.federation.SubmitAnswer(messages_of(answer, tensors), timeout=SECONDS).receipt
-
-    def work(self, study: made.Small) -> federation_pb2.Receipt:
+    def work(self, study: made.Small) -> values.Receipt:
         task = self.next_task(wait_seconds=30)
         assert task is not None
         return self.submit(*scripted(study, task, self.name))
 
 
-def messages_of(
-    answer: federation_pb2.Answer, tensors: bytes
-) -> Iterator[federation_pb2.SubmitAnswerRequest]:
-    """An upload as it goes over the network."""
-    for part in parts_of(answer, tensors):
-        if part.chunk is None:
-            yield federation_pb2.SubmitAnswerRequest(answer=part.answer)
-        else:
-            yield federation_pb2.SubmitAnswerRequest(chunk=bytes(part.chunk))
+def message_of(part: UploadPart) -> bytes:
+    """A part of an upload as it goes over the network."""
+    return answer_part(part.data) if part.chunk is None else tensors_part(bytes(part.chunk))
 
 
 class Running:
@@ -133,21 +108,22 @@ class Running:
         self.aggregator = aggregator
         self.authority = authority
         self.clock = clock
-        self._channels: list[grpc.Channel] = []
+        self._stack = ExitStack()
 
     def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+        self._stack.close()
 
     def client(self, credentials: Credentials, name: str = "") -> Client:
-        channel = grpc.secure_channel(
-            f"127.0.0.1:{self.aggregator.port}",
-            grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate),
-            # A pool of its own, so that every client makes its own handshake.
-            options=[*client_options(), ("grpc.use_local_subchannel_pool", 1)],
-        )
-        self._channels.append(channel)
-        return Client(channel, name, credentials)
+        return self._stack.enter_context(Client(self.address, credentials, name))
+
+    def channel(self, credentials: Credentials) -> grpc.Channel:
+        """For calls that are not of the contract."""
+        secure = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+        return self._stack.enter_context(grpc.secure_channel(self.address, secure, client_options()))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.aggregator.port}"
 
     def certified(
         self, identity: Identity, authority: CertificateAuthority | None = None, days: float = 1
@@ -158,11 +134,9 @@ class Running:
         certificate = issuer.issue(key.public_key(), identity, days if days > 0 else 1, now)
         return Credentials(certificate, key_pem(key), self.authority.certificate_pem)
 
-    def operator(self) -> Client:
+    def operator(self) -> OperatorClient:
         profile = read_profile(pki_paths(self.config).operator)
-        return self.client(
-            Credentials(profile.certificate.encode(), profile.key.encode(), profile.ca.encode()), profile.name
-        )
+        return self._stack.enter_context(OperatorClient(replace(profile, address=self.address)))
 
     def joining(self) -> Client:
         pem = pki_paths(self.config).joining.read_bytes()
@@ -170,12 +144,10 @@ class Running:
         return self.client(Credentials(certificate, key, ca), "joining")
 
     def invite(self, site: str, tier: int = 1) -> str:
-        request = operator_pb2.InviteRequest(site=site, tier=tier)
-        return self.operator().operator.Invite(request, timeout=SECONDS).token
+        return self.operator().invite(site, tier, "").token
 
-    def enrol(self, site: str, token: str, csr: bytes) -> enrolment_pb2.EnrolResponse:
-        request = enrolment_pb2.EnrolRequest(site=site, token=token, csr_pem=csr)
-        return self.joining().enrolment.Enrol(request, timeout=SECONDS)
+    def enrol(self, site: str, token: str, csr: bytes) -> values.EnrolResponse:
+        return self.joining().ask(values.EnrolRequest(site, token, csr), values.EnrolResponse)
 
     def site(self, name: str, tier: int = 1) -> Client:
         """Invited and enrolled over the network."""
@@ -186,29 +158,17 @@ class Running:
 
     def study(self, *sites: Client, name: str, rounds: int = 1, start: bool = True) -> made.Small:
         """Created by the operator, approved by these sites and, unless told otherwise, started."""
-        operator = self.operator().operator
         text = made.BINARY.replace('"small-binary"', f'"{name}"')
-        created = operator.CreateStudy(
-            operator_pb2.CreateStudyRequest(
-                plan_toml=text, rounds=rounds, seed=5, sites=[site.name for site in sites]
-            ),
-            timeout=SECONDS,
-        )
+        created = self.operator().create_study(text, rounds, 5, [site.name for site in sites])
         if start:
             for site in sites:
-                request = federation_pb2.ApproveRequest(study=name, terms_digest=created.terms_digest)
-                site.federation.Approve(request, timeout=SECONDS)
-            self.control(name, operator_pb2.STUDY_ACTION_START)
+                site.approve(name, created.terms_digest)
+            self.operator().control(name, "start")
         small = made.small(text)
         return made.Small(type(small.terms)(small.terms.plan, rounds, 5))
 
-    def control(self, name: str, action: operator_pb2.StudyAction.ValueType) -> str:
-        request = operator_pb2.ControlStudyRequest(study=name, action=action)
-        return self.operator().operator.ControlStudy(request, timeout=SECONDS).phase
-
-    def status(self, name: str) -> operator_pb2.StudyStatus:
-        request = operator_pb2.GetStatusRequest(study=name)
-        (status,) = self.operator().operator.GetStatus(request, timeout=SECONDS).studies
+    def status(self, name: str) -> values.StudyStatus:
+        (status,) = self.operator().status(name).studies
         return status
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import operator_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import RejectedError
 from fedmap_aggregator.course.computation import StepResult, step_of
 from fedmap_aggregator.course.messages import NextPrior
@@ -46,8 +46,8 @@ def fit(study: Small, site: Site, log_omega: float) -> str:
     task = site.next_task()
     assert task is not None
     answer, tensors = scripted(study, task, site.name)
-    answer.fit.log_omega = log_omega
-    site.submit(answer, tensors)
+    assert answer.fit is not None
+    site.submit(replace(answer, fit=replace(answer.fit, log_omega=log_omega)), tensors)
     return answer.tensors_digest
 
 
@@ -125,7 +125,7 @@ def test_a_site_that_left_counts_no_more(centre: Centre, sites: dict[str, Site])
     for site in sites.values():
         fit(study, site, -0.1)
     south = sites["south"]
-    centre.federation.leave(south.caller, pb.LeaveRequest(study=study.terms.study))
+    centre.federation.leave(south.caller, values.LeaveRequest(study=study.terms.study))
     fit(study, sites["east"], -0.2)
     assert counted(close(centre, study, 2)).keys() == {"east", "north"}
 
@@ -163,7 +163,7 @@ def test_retention_spares_nothing_of_a_study_that_ended_in_its_consensus_rounds(
     digests = {name: fit(study, site, -0.1) for name, site in sites.items()}
     fit(study, sites["east"], -0.2)
     close(centre, study, 2)
-    centre.control(study, operator_pb2.STUDY_ACTION_ABORT)
+    centre.control(study, "abort")
     assert centre.purge.prune(study.terms.study, keep_rounds=1)
     assert not any(centre.store.blobs.has(digest) for digest in digests.values())
 

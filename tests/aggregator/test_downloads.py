@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import bundles_pb2, operator_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import NotAllowedError, NotFoundError, StateError
 from fedmap.trust.pki import Identity, new_key
 from fedmap.web.catalogue import Visitor
@@ -34,7 +34,7 @@ def centre(state: Path, tmp_path: Path) -> Iterator[Centre]:
         yield centre
 
 
-def bundle(centre: Centre, tier: int) -> operator_pb2.ReleasedBundle:
+def bundle(centre: Centre, tier: int) -> values.ReleasedBundle:
     return release(centre, tier=tier).bundle
 
 
@@ -47,7 +47,7 @@ def holder(token: str) -> Visitor:
 
 
 def fetch(centre: Centre, site: Site, name: str, version: int = 1, offset: int = 0) -> bytes:
-    request = bundles_pb2.FetchBundleRequest(name=name, version=version, offset=offset)
+    request = values.FetchBundleRequest(name=name, version=version, offset=offset)
     return b"".join(centre.bundles.fetch(site.caller, request))
 
 
@@ -145,7 +145,7 @@ def test_an_expired_bundle_is_shown_and_not_handed_out(centre: Centre) -> None:
 def test_a_revoked_site_sees_nothing_from_its_next_request_on(centre: Centre) -> None:
     site = centre.enrolled("ward", tier=2)
     assert centre.downloads.allowed(visitor(site)).listing
-    centre.operator.revoke_site(OPERATOR, operator_pb2.RevokeSiteRequest(site="ward", reason="left"))
+    centre.operator.revoke_site(OPERATOR, values.RevokeSiteRequest(site="ward", reason="left"))
     access = centre.downloads.allowed(visitor(site))
     assert not access.listing
     assert "revoked" in access.reason
@@ -227,7 +227,7 @@ def test_the_token_of_a_link_is_nowhere_on_the_disk(centre: Centre) -> None:
 
 def test_downloads_are_in_the_audit_log_once_they_are_whole(centre: Centre) -> None:
     site, released = centre.enrolled("ward", tier=2), bundle(centre, 2)
-    request = bundles_pb2.FetchBundleRequest(name=released.name, version=1)
+    request = values.FetchBundleRequest(name=released.name, version=1)
     broken = centre.bundles.fetch(site.caller, request)
     next(broken)
     broken.close()  # type: ignore[attr-defined]

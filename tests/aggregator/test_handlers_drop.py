@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import drop_pb2, federation_pb2
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import (
     IntegrityError,
     LimitError,
@@ -34,31 +35,34 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
 
 def _export(centre: Centre, study: str, site: str, folder: Path) -> drop_files.DropFile:
     path = folder / "export"
-    request = pb.ExportDropRequest(study=study, site=site)
+    request = values.ExportDropRequest(study=study, site=site)
     path.write_bytes(b"".join(centre.drops.export(OPERATOR, request)))
     file = drop_files.read(path, folder=folder)
     file.verify(centre.authority.certificate_pem, centre.clock.moment, Identity("aggregator"))
     return file
 
 
-def _import(centre: Centre, path: Path) -> pb.ImportDropResponse:
+def _task_in(file: drop_files.DropFile) -> values.Task:
+    assert file.drop.task is not None
+    return wire.read(values.Task, file.drop.task.task)
+
+
+def _import(centre: Centre, path: Path) -> values.ImportDropResponse:
     data = path.read_bytes()
     chunks = (data[start : start + 1000] for start in range(0, len(data), 1000))
     return centre.drops.take(OPERATOR, chunks)
 
 
 def _approval(study: made.Small, site: Site, folder: Path) -> Path:
-    drop = drop_pb2.Drop(site=site.name)
-    drop.approval.study, drop.approval.terms_digest = study.terms.study, study.terms.digest
-    path = folder / "approval"
+    approval = values.DropApproval(study.terms.study, study.terms.digest)
+    drop, path = values.Drop(site=site.name, approval=approval), folder / "approval"
     drop_files.write(path, drop, None, site.key, site.certificate)
     return path
 
 
-def _answer(study: made.Small, site: Site, task: federation_pb2.Task, folder: Path) -> Path:
+def _answer(study: made.Small, site: Site, task: values.Task, folder: Path) -> Path:
     answer, tensors = scripted(study, task, site.name)
-    drop = drop_pb2.Drop(site=site.name)
-    drop.answer.answer = answer.SerializeToString(deterministic=True)
+    drop = values.Drop(site=site.name, answer=values.DropAnswer(wire.write(answer)))
     data, path = folder / "tensors", folder / "answer"
     data.write_bytes(tensors)
     drop_files.write(path, drop, data if tensors else None, site.key, site.certificate)
@@ -69,10 +73,10 @@ def test_a_site_without_a_network_takes_part_from_approval_to_the_end(centre: Ce
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.create("north", "south", rounds=1)
     offer = _export(centre, study.terms.study, "south", tmp_path)
-    assert offer.drop.offer.terms_json == study.terms.to_json()
+    assert offer.drop.offer == values.DropOffer(study.terms.study, study.terms.to_json())
     assert _import(centre, _approval(study, south, tmp_path)).what == "approval"
     north.approve(study)
-    centre.control(study, pb.STUDY_ACTION_START)
+    centre.control(study, "start")
     for _ in range(20):
         if centre.status(study).phase == "complete":
             break
@@ -82,7 +86,7 @@ def test_a_site_without_a_network_takes_part_from_approval_to_the_end(centre: Ce
             file = _export(centre, study.terms.study, "south", tmp_path)
         except StateError:
             continue
-        task = federation_pb2.Task.FromString(file.drop.task.task)
+        task = _task_in(file)
         assert (file.tensors_path is not None) == bool(task.prior_digest)
         response = _import(centre, _answer(study, south, task, tmp_path))
         assert (response.what, response.task_id) == ("answer", task.id)
@@ -106,9 +110,8 @@ def test_an_enrolment_travels_as_a_file_and_its_certificate_comes_back_signed(
     centre: Centre, tmp_path: Path
 ) -> None:
     token, key = centre.invite("airlock").token, new_key()
-    drop = drop_pb2.Drop(site="airlock")
-    drop.enrolment.token = token
-    drop.enrolment.csr_pem = make_csr(key, Identity("site", "airlock"))
+    asked = values.DropEnrolment(token, make_csr(key, Identity("site", "airlock")))
+    drop = values.Drop(site="airlock", enrolment=asked)
     path = tmp_path / "enrolment"
     drop_files.write(path, drop, None, key_pem(key), b"")
     response = _import(centre, path)
@@ -116,9 +119,9 @@ def test_an_enrolment_travels_as_a_file_and_its_certificate_comes_back_signed(
     reply.write_bytes(response.reply)
     file = drop_files.read(reply)
     file.verify(centre.authority.certificate_pem, centre.clock.moment, Identity("aggregator"))
-    identity = verify_chain(
-        file.drop.certificate.certificate_pem, file.drop.certificate.ca_pem, centre.clock.moment
-    )
+    issued = file.drop.certificate
+    assert issued is not None
+    identity = verify_chain(issued.certificate_pem, issued.ca_pem, centre.clock.moment)
     assert identity == Identity("site", "airlock")
     with pytest.raises(TokenError, match="used"):
         _import(centre, path)
@@ -127,9 +130,8 @@ def test_an_enrolment_travels_as_a_file_and_its_certificate_comes_back_signed(
 def test_a_file_signed_by_another_site_is_refused(centre: Centre, tmp_path: Path) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.create("north", "south")
-    drop = drop_pb2.Drop(site="south")
-    drop.approval.study, drop.approval.terms_digest = study.terms.study, study.terms.digest
-    path = tmp_path / "forged"
+    approval = values.DropApproval(study.terms.study, study.terms.digest)
+    drop, path = values.Drop(site="south", approval=approval), tmp_path / "forged"
     drop_files.write(path, drop, None, north.key, north.certificate)
     with pytest.raises(IntegrityError, match="signed by site north"):
         _import(centre, path)
@@ -141,7 +143,7 @@ def test_a_file_of_a_revoked_site_is_refused(centre: Centre, tmp_path: Path) -> 
     south = centre.enrolled("south")
     study = centre.create("north", "south")
     path = _approval(study, south, tmp_path)
-    centre.operator.revoke_site(OPERATOR, pb.RevokeSiteRequest(site="south"))
+    centre.operator.revoke_site(OPERATOR, values.RevokeSiteRequest(site="south"))
     with pytest.raises(NotAllowedError, match="revoked"):
         _import(centre, path)
 
@@ -182,9 +184,8 @@ def test_a_rejected_answer_in_a_file_is_recorded_against_that_site(centre: Centr
     study = centre.started(north, south)
     task = south.next_task()
     assert task is not None
-    task.terms_digest = "0" * 64
     with pytest.raises(RejectedError, match="other terms"):
-        _import(centre, _answer(study, south, task, tmp_path))
+        _import(centre, _answer(study, south, replace(task, terms_digest="0" * 64), tmp_path))
     assert [r.site for r in centre.status(study).refusals] == ["south"]
 
 
@@ -205,7 +206,7 @@ def test_a_task_file_carries_the_prior_it_starts_from(centre: Centre, tmp_path: 
     study = centre.started(north, south)
     run_until(study, "rounds", north, south)
     file = _export(centre, study.terms.study, "south", tmp_path)
-    task = federation_pb2.Task.FromString(file.drop.task.task)
+    task = _task_in(file)
     assert file.drop.tensors_digest == task.prior_digest
     assert file.tensors_path is not None
     assert file.tensors_path.stat().st_size == task.prior_size

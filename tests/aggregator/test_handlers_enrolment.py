@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import enrolment_pb2 as pb
-from fedmap.contract.v1 import federation_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import LimitError, NotAllowedError, RejectedError, StateError, TokenError
 from fedmap.trust.pki import Identity, make_csr, new_key
 from fedmap_aggregator.identity.callers import Caller
@@ -24,8 +23,8 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
         yield made
 
 
-def _request(site: str, token: str) -> pb.EnrolRequest:
-    return pb.EnrolRequest(site=site, token=token, csr_pem=make_csr(new_key(), Identity("site", site)))
+def _request(site: str, token: str) -> values.EnrolRequest:
+    return values.EnrolRequest(site=site, token=token, csr_pem=make_csr(new_key(), Identity("site", site)))
 
 
 def test_the_token_itself_is_never_stored(centre: Centre, tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_a_new_invitation_withdraws_the_one_before(centre: Centre) -> None:
 def test_a_site_that_renews_without_end_is_stopped_for_the_day(centre: Centre) -> None:
     centre.enrolled("north")
     north = Caller("site", "north", 1, "1")
-    request = pb.RenewRequest(csr_pem=make_csr(new_key(), Identity("site", "north")))
+    request = values.RenewRequest(csr_pem=make_csr(new_key(), Identity("site", "north")))
     for _ in range(MOST_A_DAY - 1):
         centre.enrolment.renew(north, request)
     with pytest.raises(LimitError, match="within a day"):
@@ -62,10 +61,9 @@ def test_an_active_site_stays_active_while_a_second_invitation_waits(centre: Cen
 
 
 def test_a_revoked_site_that_is_invited_again_gets_in_only_with_its_new_certificate(centre: Centre) -> None:
-    from fedmap.contract.v1 import operator_pb2
 
     old = centre.enrolled("north")
-    centre.operator.revoke_site(OPERATOR, operator_pb2.RevokeSiteRequest(site="north", reason="x"))
+    centre.operator.revoke_site(OPERATOR, values.RevokeSiteRequest(site="north", reason="x"))
     new = centre.enrolled("north")
     assert centre.resolver.resolve(new.certificate, centre.clock()).name == "north"
     with pytest.raises(NotAllowedError, match="revoked"):
@@ -94,7 +92,7 @@ def test_a_token_of_an_unfinished_enrolment_is_not_used_up(
 
 
 def test_an_oversized_request_is_rejected(centre: Centre) -> None:
-    request = pb.EnrolRequest(site="north", token="t", csr_pem=b"x" * 70_000)
+    request = values.EnrolRequest(site="north", token="t", csr_pem=b"x" * 70_000)
     with pytest.raises(RejectedError, match="64 KiB"):
         centre.enrolment.enrol(request)
 
@@ -102,12 +100,12 @@ def test_an_oversized_request_is_rejected(centre: Centre) -> None:
 @pytest.mark.parametrize("name", ["", "North", "a/b", "../x", "a\nb", "é"])
 def test_a_bad_name_is_rejected(centre: Centre, name: str) -> None:
     with pytest.raises(RejectedError):
-        centre.enrolment.enrol(pb.EnrolRequest(site=name, token="t"))
+        centre.enrolment.enrol(values.EnrolRequest(site=name, token="t"))
 
 
 def test_the_software_version_is_kept_and_made_harmless(centre: Centre) -> None:
     north = centre.enrolled("north")
-    request = federation_pb2.HelloRequest(oldest_protocol=1, newest_protocol=9, software_version="2.0\x1b[2J")
+    request = values.HelloRequest(oldest_protocol=1, newest_protocol=9, software_version="2.0\x1b[2J")
     centre.federation.hello(north.caller, request)
     (site,) = centre.operator.list_sites().sites
     assert site.software_version == "2.0[2J"
@@ -125,4 +123,4 @@ def test_with_external_certificates_an_invitation_activates_and_enrolment_is_ref
             centre.enrolment.enrol(_request("north", "t"))
         assert "fedmap:site:" in caught.value.hint
         with pytest.raises(StateError):
-            centre.enrolment.renew(Caller("site", "north", 1, "1"), pb.RenewRequest())
+            centre.enrolment.renew(Caller("site", "north", 1, "1"), values.RenewRequest())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1.values import Answer, Receipt
+from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import Receipt
 from fedmap.errors import (
     ConflictError,
     IncompatibleError,
@@ -35,16 +36,15 @@ def pair(centre: Centre) -> tuple[Site, Site]:
     return centre.enrolled("north"), centre.enrolled("south")
 
 
-def begun(centre: Centre, answer: pb.Answer) -> Upload | Receipt:
+def begun(centre: Centre, answer: values.Answer) -> Upload | Receipt:
     """What the intake makes of an answer of north."""
-    data = answer.SerializeToString(deterministic=True)
-    return centre.intake.begin("north", wire.read(Answer, data), data)
+    return centre.intake.begin("north", answer, wire.write(answer))
 
 
 def test_versions_that_do_not_overlap_are_refused(centre: Centre, pair: tuple[Site, Site]) -> None:
     with pytest.raises(IncompatibleError, match="protocol 7 to 9"):
-        centre.federation.hello(pair[0].caller, pb.HelloRequest(oldest_protocol=7, newest_protocol=9))
-    response = centre.federation.hello(pair[0].caller, pb.HelloRequest(oldest_protocol=0, newest_protocol=9))
+        centre.federation.hello(pair[0].caller, values.HelloRequest(7, 9))
+    response = centre.federation.hello(pair[0].caller, values.HelloRequest(0, 9))
     assert (response.protocol, response.tier, response.time_unix_ms) == (1, 1, centre.clock())
 
 
@@ -63,7 +63,7 @@ def test_a_site_sees_the_terms_it_would_approve_and_its_membership(
 
 def test_a_site_leaves_and_leaving_again_changes_nothing(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    request = pb.LeaveRequest(study=study.terms.study)
+    request = values.LeaveRequest(study=study.terms.study)
     centre.federation.leave(pair[0].caller, request)
     entries = centre.operator.verify_audit().entries
     centre.federation.leave(pair[0].caller, request)
@@ -72,7 +72,7 @@ def test_a_site_leaves_and_leaving_again_changes_nothing(centre: Centre, pair: t
     with pytest.raises(StateError):
         list(
             centre.federation.fetch_prior(
-                pair[0].caller, pb.FetchPriorRequest(study=study.terms.study, digest="0" * 64)
+                pair[0].caller, values.FetchPriorRequest(study=study.terms.study, digest="0" * 64)
             )
         )
 
@@ -83,9 +83,9 @@ def test_a_prior_of_another_study_is_not_found(centre: Centre, pair: tuple[Site,
     digest = centre.service.study("first").state.prior_digest
     centre.started(*pair, name="second")
     with pytest.raises(NotFoundError):
-        centre.federation.fetch_prior(pair[0].caller, pb.FetchPriorRequest(study="second", digest=digest))
+        centre.federation.fetch_prior(pair[0].caller, values.FetchPriorRequest(study="second", digest=digest))
     with pytest.raises(NotFoundError):
-        centre.federation.fetch_prior(pair[0].caller, pb.FetchPriorRequest(study="second", digest=""))
+        centre.federation.fetch_prior(pair[0].caller, values.FetchPriorRequest(study="second", digest=""))
 
 
 def test_a_prior_of_an_earlier_round_can_still_be_fetched(centre: Centre, pair: tuple[Site, Site]) -> None:
@@ -94,7 +94,7 @@ def test_a_prior_of_an_earlier_round_can_still_be_fetched(centre: Centre, pair: 
     first = centre.service.study(study.terms.study).state.prior_digest
     for site in pair:
         site.work(study)
-    request = pb.FetchPriorRequest(study=study.terms.study, digest=first)
+    request = values.FetchPriorRequest(study=study.terms.study, digest=first)
     assert b"".join(centre.federation.fetch_prior(pair[0].caller, request))
 
 
@@ -154,9 +154,7 @@ def test_two_different_answers_at_the_same_time_are_a_conflict(
     task = pair[0].next_task()
     assert task is not None
     answer, tensors = scripted(study, task, "north")
-    other = pb.Answer()
-    other.CopyFrom(answer)
-    other.statistics.rows = 41
+    other = replace(answer, statistics=values.StatisticsAnswer(41))
     first, second = begun(centre, answer), begun(centre, other)
     assert isinstance(first, Upload)
     assert isinstance(second, Upload)
@@ -174,12 +172,10 @@ def test_a_site_that_is_refused_again_and_again_is_stopped(centre: Centre, pair:
     assert task is not None
     answer, _ = scripted(study, task, "north")
     for size in range(20):
-        answer.tensors_size = (1 << 40) + size
         with pytest.raises(RejectedError):
-            pair[0].submit(answer)
-    answer.tensors_size += 1
+            pair[0].submit(replace(answer, tensors_size=(1 << 40) + size))
     with pytest.raises(LimitError, match="were refused"):
-        pair[0].submit(answer)
+        pair[0].submit(replace(answer, tensors_size=(1 << 40) + 20))
 
 
 def test_an_answer_without_its_tensors_is_not_whole(centre: Centre, pair: tuple[Site, Site]) -> None:
@@ -192,6 +188,6 @@ def test_an_answer_without_its_tensors_is_not_whole(centre: Centre, pair: tuple[
 
 
 def test_a_heartbeat_for_a_study_of_others_is_not_found(centre: Centre, pair: tuple[Site, Site]) -> None:
-    request = pb.HeartbeatRequest(instance=pb.AgentInstance(id="a", start=1), study="other")
+    request = values.HeartbeatRequest(instance=values.AgentInstance(id="a", start=1), study="other")
     with pytest.raises(NotFoundError):
         centre.federation.heartbeat(pair[0].caller, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.pooling.baseline import BaselineTerms, pool_baseline
 from fedmap.algorithm.pooling.statistics import FeatureStatistics, make_scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import operator_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import LimitError, RejectedError, TrainingError
 from fedmap.study.answer_names import WITHHELD
 from fedmap.study.tensors.parameter_files import decode_prior, encode_parameters
@@ -22,7 +22,7 @@ from fedmap_aggregator.course.messages import NextPrior
 from fedmap_aggregator.gate.statistics import check_baseline
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import failure
-from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, run_until, scripted
+from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, failed, run_until, scripted
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
         yield opened
 
 
-def _task(site: Site) -> pb.Task:
+def _task(site: Site) -> values.Task:
     task = site.next_task()
     assert task is not None
     return task
@@ -57,7 +57,8 @@ def test_batch_norm_statistics_that_would_break_the_prior_are_refused(
     )
     tensors = encode_parameters(study.model.network, SiteParameters(sound.theta, bad))
     answer, _ = scripted(study, _task(sites[0]), "north")
-    answer.tensors_size, answer.tensors_digest = len(tensors), hashlib.sha256(tensors).hexdigest()
+    digest = hashlib.sha256(tensors).hexdigest()
+    answer = replace(answer, tensors_size=len(tensors), tensors_digest=digest)
     with pytest.raises(RejectedError, match="absurdly large"):
         sites[0].submit(answer, tensors)
     for site in sites[1:]:
@@ -69,26 +70,17 @@ def test_batch_norm_statistics_that_would_break_the_prior_are_refused(
 
 def test_failures_without_end_are_cut_off(centre: Centre) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
-    study = centre.started(north, south)
-    answer, tensors = scripted(study, _task(north), "north")
+    centre.started(north, south)
+    task = _task(north)
 
-    def failure(number: int) -> pb.Answer:
-        failed = pb.Answer(
-            study=answer.study,
-            task_id=answer.task_id,
-            attempt=answer.attempt,
-            site="north",
-            terms_digest=answer.terms_digest,
-        )
-        failed.failure.code, failed.failure.reason = "training", f"number {number}"
-        return failed
+    def failure(number: int) -> values.Answer:
+        return failed(task, "north", "training", f"number {number}")
 
     for number in range(20):
         north.submit(failure(number))
     with pytest.raises(LimitError, match="failures"):
         north.submit(failure(20))
     north.submit(failure(3))  # a repeated one has its receipt
-    assert tensors
 
 
 def test_a_study_whose_computation_fails_goes_on_without_the_site_that_is_revoked(centre: Centre) -> None:
@@ -104,8 +96,8 @@ def test_a_study_whose_computation_fails_goes_on_without_the_site_that_is_revoke
             centre.service.heard(site.name, None)
         centre.service.compute_due()
     assert centre.service.study(study.terms.study).state.problem
-    centre.operator.revoke_site(OPERATOR, operator_pb2.RevokeSiteRequest(site="west", reason="poison"))
-    centre.control(study, operator_pb2.STUDY_ACTION_RESUME)
+    centre.operator.revoke_site(OPERATOR, values.RevokeSiteRequest(site="west", reason="poison"))
+    centre.control(study, "resume")
     state = centre.service.study(study.terms.study).state
     assert (state.rounds_done, state.problem) == (1, "")
     last = [request for request in centre.estimator.asked if isinstance(request, NextPrior)][-1]

@@ -8,13 +8,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
-from fedmap.contract.v1 import federation_pb2
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import NotFoundError, RejectedError, ServiceError, StateError, StorageError
 from fedmap.files.durable import DurableWriter, FolderLock
 from fedmap.process.fault_points import VARIABLE
@@ -49,7 +49,7 @@ def centre(finished: Path, tmp_path: Path) -> Iterator[Centre]:
 
 
 @contextmanager
-def in_rounds(folder: Path) -> Iterator[tuple[Centre, tuple[Site, Site], made.Small, federation_pb2.Task]]:
+def in_rounds(folder: Path) -> Iterator[tuple[Centre, tuple[Site, Site], made.Small, values.Task]]:
     """A study of today, and what its first site is asked in the first round."""
     with centre_in(folder) as centre:
         centre.clock.now = int(time.time() * 1000)
@@ -63,13 +63,13 @@ def in_rounds(folder: Path) -> Iterator[tuple[Centre, tuple[Site, Site], made.Sm
 
 def purge(
     centre: Centre, *, dry_run: bool = False, with_bundles: bool = False, study: str = STUDY
-) -> pb.PurgeStudyResponse:
-    request = pb.PurgeStudyRequest(study=study, dry_run=dry_run, with_bundles=with_bundles)
+) -> values.PurgeStudyResponse:
+    request = values.PurgeStudyRequest(study=study, dry_run=dry_run, with_bundles=with_bundles)
     return centre.purges.purge(OPERATOR, request)
 
 
 def certificate(centre: Centre, study: str = STUDY) -> DeletionRecord:
-    data = b"".join(centre.purges.fetch(pb.FetchDeletionRequest(study=study)))
+    data = b"".join(centre.purges.fetch(values.FetchDeletionRequest(study=study)))
     return read_deletion(data, Trust({centre.release_key.fingerprint}))[0]
 
 
@@ -112,7 +112,7 @@ def test_a_purge_deletes_everything_that_the_sites_sent_and_says_so(centre: Cent
 def test_what_is_left_of_a_purged_study_is_its_record(centre: Centre) -> None:
     purge(centre)
     for _ in range(2):
-        (status,) = centre.operator.get_status(pb.GetStatusRequest(study=STUDY)).studies
+        (status,) = centre.operator.get_status(values.GetStatusRequest(study=STUDY)).studies
         assert (status.phase, status.prior_digest, len(status.history)) == ("complete", "", 0)
         assert status.purged_unix_ms == centre.clock()
         assert len(status.members) == 2
@@ -150,7 +150,7 @@ def test_a_study_that_has_not_ended_is_not_purged(tmp_path: Path) -> None:
             with pytest.raises(StateError, match="has not ended") as refused:
                 purge(centre, dry_run=dry_run)
             assert "study abort" in refused.value.hint
-        centre.control(study, pb.STUDY_ACTION_ABORT)
+        centre.control(study, "abort")
         assert purge(centre).done
         assert kept(centre) == set()
 
@@ -187,7 +187,7 @@ def test_released_bundles_stay_good_after_a_purge(centre: Centre) -> None:
     assert list(done.bundles_kept) == [bundle.file_name]
     verified(centre, bundle)
     assert any(bundle.file_name in one for one in certificate(centre).kept)
-    assert centre.releases.list_released(pb.ListReleasedRequest()).bundles[0].title
+    assert centre.releases.list_released(values.ListReleasedRequest()).bundles[0].title
 
 
 def test_files_of_bundles_go_only_when_all_are_withdrawn(centre: Centre) -> None:
@@ -202,7 +202,7 @@ def test_files_of_bundles_go_only_when_all_are_withdrawn(centre: Centre) -> None
     assert not {first.sha256, second.sha256} & kept(centre)
     assert centre.catalogue.withdrawals()[1] == before  # the list of withdrawals only grows
     with pytest.raises(NotFoundError, match="was deleted with the content of its study"):
-        list(centre.releases.download(pb.DownloadBundleRequest(name=first.name, version=first.version)))
+        list(centre.releases.download(values.DownloadBundleRequest(name=first.name, version=first.version)))
 
 
 def test_bundles_that_a_purge_left_are_not_said_to_be_deleted_by_the_next(centre: Centre) -> None:
@@ -220,12 +220,12 @@ def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None
     with in_rounds(tmp_path) as (centre, sites, study, task):
         answer, tensors = scripted(study, task, "north")
         bad = made.poisoned(tensors, "buffers.mean", float("nan"))
-        answer.tensors_digest = hashlib.sha256(bad).hexdigest()
+        answer = replace(answer, tensors_digest=hashlib.sha256(bad).hexdigest())
         with pytest.raises(RejectedError):
             sites[0].submit(answer, bad)
         quarantine = centre.folder / "blobs" / "quarantine"
         assert [path.name for path in quarantine.iterdir()] == [answer.tensors_digest]
-        centre.control(study, pb.STUDY_ACTION_ABORT)
+        centre.control(study, "abort")
         purge(centre)
         assert list(quarantine.iterdir()) == []
         assert "quarantine" in {one.kind for one in certificate(centre).deleted}
@@ -234,10 +234,9 @@ def test_refused_bytes_in_quarantine_go_with_their_study(tmp_path: Path) -> None
 def test_a_site_that_sends_a_text_for_a_digest_blocks_no_purge(tmp_path: Path) -> None:
     with in_rounds(tmp_path) as (centre, sites, study, task):
         answer, tensors = scripted(study, task, "north")
-        answer.tensors_digest = "x"
         with pytest.raises(RejectedError):
-            sites[0].submit(answer, tensors)
-        centre.control(study, pb.STUDY_ACTION_ABORT)
+            sites[0].submit(replace(answer, tensors_digest="x"), tensors)
+        centre.control(study, "abort")
         assert purge(centre, dry_run=True).files
         assert purge(centre).done
         assert kept(centre) == set()
@@ -259,7 +258,7 @@ def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tm
         for site in sites:
             site.work(study)
         assert centre.estimator.waiting
-        centre.control(study, pb.STUDY_ACTION_ABORT)
+        centre.control(study, "abort")
         centre.estimator.compute()
         purge(centre)
         assert kept(centre) == set()
@@ -273,7 +272,7 @@ def test_an_answer_that_came_too_late_does_not_outlive_the_purge(
 
         def keep_and_abort(writer: DurableWriter, digest: str) -> Path:
             path = keep(writer, digest)
-            centre.control(study, pb.STUDY_ACTION_ABORT)
+            centre.control(study, "abort")
             return path
 
         monkeypatch.setattr(centre.store.blobs, "keep", keep_and_abort)
@@ -312,7 +311,7 @@ def test_a_purge_that_is_killed_is_finished_at_the_next_start(
     killed = run_forked("-c", [KILLED, str(folder), STUDY], environment, tmp_path)
     assert killed.returncode == -signal.SIGKILL
     with centre_in(folder) as centre:
-        (status,) = centre.operator.get_status(pb.GetStatusRequest(study=STUDY)).studies
+        (status,) = centre.operator.get_status(values.GetStatusRequest(study=STUDY)).studies
         assert status.purged_unix_ms  # the rows went first, all together
         entries, left = actions(centre), kept(centre)
         assert not purge(centre, dry_run=True).done

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fedmap.bundles.manifest import GroupEstimate, TierPerformance
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import StorageError
 from fedmap.scoring.decision_rules import RuleTerms
 from fedmap.scoring.meta_analysis import pool_estimates
@@ -29,46 +28,50 @@ SCALED = (True, True, False, False, True)
 SITES = {"north": 0.70, "south": 0.75, "west": 0.85}  # AUROC of the global model
 
 
-def telling(study: made.Small, task: pb.Task, site: str) -> tuple[pb.Answer, bytes]:
+def telling(study: made.Small, task: values.Task, site: str) -> tuple[values.Answer, bytes]:
     """A sound answer with everything that an agent can tell."""
     answer, tensors = scripted(study, task, site)
     place = list(SITES).index(site)
     match task.kind:
-        case pb.TASK_KIND_STATISTICS:
-            sent = answer.statistics
-            sent.layout_digest, sent.events = layout_digest(NAMES), 10 * (1 + place)
-            sent.input_names.extend(NAMES)
-            for feature in ("age", "lactate", "ward", "free"):
-                sent.missing.add(feature=feature, cells=0, of=50)
-            sent.missing[0].cells = 10
-            if site == "west":
-                sent.missing[1].ClearField("cells")
-        case pb.TASK_KIND_RULE:
+        case "statistics":
+            hidden = {"lactate"} if site == "west" else set()
+            cells = {"age": 10}
+            missing = tuple(
+                values.MissingCells(name, None if name in hidden else cells.get(name, 0), 50)
+                for name in ("age", "lactate", "ward", "free")
+            )
+            told = values.StatisticsAnswer(
+                40, layout_digest(NAMES), tuple(NAMES), missing, events=10 * (1 + place)
+            )
+            answer = replace(answer, statistics=told)
+        case "rule":
             rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(place))
-            told, terms = told_terms(RuleTerms(0.4, 20), reference_terms(rows, SCALED, 10))
+            rule, terms = told_terms(RuleTerms(0.4, 20), reference_terms(rows, SCALED, 10))
             tensors = encode_rule(terms)
-            answer.rule.MergeFromString(wire.write(told))
-            answer.tensors_size = len(tensors)
-            answer.tensors_digest = hashlib.sha256(tensors).hexdigest()
-        case pb.TASK_KIND_EVALUATE:
-            answer.evaluation.Clear()
-            _evaluated(answer.evaluation, site)
+            digest = hashlib.sha256(tensors).hexdigest()
+            answer = replace(answer, rule=rule, tensors_size=len(tensors), tensors_digest=digest)
+        case "evaluate":
+            answer = replace(answer, evaluation=_evaluated(site))
     return answer, tensors
 
 
-def _evaluated(sent: pb.EvaluationAnswer, site: str) -> None:
+def _evaluated(site: str) -> values.EvaluationAnswer:
     value = SITES[site]
-    sent.test_rows, sent.test_events = 100, 40
-    for model, more in (("personal", 0.05), ("global", 0.0), ("fine_tuned", 0.02)):
-        sent.scores.add(model=model, metric="auroc", value=value + more, standard_error=0.03)
-    sent.scores.add(model="global", metric="brier", note="withheld: below the site's floor")
-    sent.calibration.add(bin=2, rows=60, predicted=5.0, observed=20.0, effective_rows=60)
-    sent.calibration.add(bin=7, rows=40, predicted=18.0, observed=20.0, effective_rows=40)
-    for category, rows in (("a", 50), ("b", 40), ("c", None)):
-        group = sent.subgroups.add(column="ward", category=category, rows=rows)
-        group.score.CopyFrom(pb.Score(model="global", metric="auroc"))
-        if category == "a" or (category == "b" and site == "north"):
-            group.score.value, group.score.standard_error = value - 0.01, 0.05
+    models = (("personal", 0.05), ("global", 0.0), ("fine_tuned", 0.02))
+    scores = [values.Score(model, "auroc", value + more, standard_error=0.03) for model, more in models]
+    group = values.Score("global", "auroc")
+    told = replace(group, value=value - 0.01, standard_error=0.05)
+    return values.EvaluationAnswer(
+        scores=(*scores, values.Score("global", "brier", note="withheld: below the site's floor")),
+        test_rows=100,
+        test_events=40,
+        calibration=(values.RiskBin(2, 60, 5.0, 20.0, 60), values.RiskBin(7, 40, 18.0, 20.0, 40)),
+        subgroups=(
+            values.SubgroupScore("ward", "a", 50, told),
+            values.SubgroupScore("ward", "b", 40, told if site == "north" else group),
+            values.SubgroupScore("ward", "c", None, group),
+        ),
+    )
 
 
 def completed(folder: Path, rich: bool = True, regions: tuple[str, ...] = ("east", "east", "west")) -> Centre:

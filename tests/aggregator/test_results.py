@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import ConflictError
 from fedmap_aggregator.operator.message_json import message_json
 from fedmap_aggregator.operator.results import summary_of, write_results
@@ -15,25 +16,27 @@ from fedmap_aggregator.operator.results import summary_of, write_results
 TIERS = {"alpha": 1, "beta": 1}
 
 
-def study(name: str = "iron") -> pb.StudyStatus:
-    return pb.StudyStatus(
+def study(name: str = "iron") -> values.StudyStatus:
+    return values.StudyStatus(
         study=name,
         phase="complete",
         rounds=2,
         metric="auroc",
-        members=[
-            pb.MemberStatus(site="alpha", membership="approved"),
-            pb.MemberStatus(site="beta", membership="approved"),
-            pb.MemberStatus(site="gamma", membership="left", reason="withdrew"),
-        ],
-        history=[pb.RoundStatus(round=1, answered=2, members=2, loss=0.5, closed_unix_ms=1_700_000_000_000)],
-        scores=[
-            pb.SiteScore(site="alpha", region="North", model="personal", metric="auroc", value=0.8),
-            pb.SiteScore(site="alpha", region="North", model="global", metric="auroc", value=0.7),
-            pb.SiteScore(site="beta", region="South", model="personal", metric="auroc", value=0.9),
-            pb.SiteScore(site="beta", region="South", model="global", metric="auroc", note="below the floor"),
-        ],
-        refusals=[pb.Refusal(site="beta", task_id="round-1", code="rejected", reason="=cmd()", at_unix_ms=1)],
+        members=(
+            values.MemberStatus(site="alpha", membership="approved"),
+            values.MemberStatus(site="beta", membership="approved"),
+            values.MemberStatus(site="gamma", membership="left", reason="withdrew"),
+        ),
+        history=(values.RoundStatus(1, 2, 2, 0.5, closed_unix_ms=1_700_000_000_000),),
+        scores=(
+            values.SiteScore(site="alpha", region="North", model="personal", metric="auroc", value=0.8),
+            values.SiteScore(site="alpha", region="North", model="global", metric="auroc", value=0.7),
+            values.SiteScore(site="beta", region="South", model="personal", metric="auroc", value=0.9),
+            values.SiteScore(
+                site="beta", region="South", model="global", metric="auroc", note="below the floor"
+            ),
+        ),
+        refusals=(values.Refusal("beta", "round-1", "rejected", "=cmd()", 1),),
     )
 
 
@@ -44,7 +47,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_the_files_hold_what_a_spreadsheet_and_the_lab_expect(tmp_path: Path) -> None:
     told = study()
-    told.history[0].absent.extend(["north", "south"])
+    told = replace(told, history=(replace(told.history[0], absent=("north", "south")),))
     write_results(told, TIERS, tmp_path / "out")
     metrics, (skipped,), (closed,), (refusal,) = (
         rows(tmp_path / "out" / f"{name}.csv") for name in ("metrics", "skipped", "rounds", "refusals")
@@ -83,14 +86,14 @@ def test_results_of_the_same_study_are_replaced_and_others_left_alone(tmp_path: 
 
 
 def test_a_study_without_scores_gives_empty_tables_and_no_nan(tmp_path: Path) -> None:
-    write_results(pb.StudyStatus(study="young", phase="aborted"), {}, tmp_path / "out")
+    write_results(values.StudyStatus(study="young", phase="aborted"), {}, tmp_path / "out")
     assert rows(tmp_path / "out" / "metrics.csv") == []
     assert "NaN" not in (tmp_path / "out" / "summary.json").read_text()
 
 
 def test_json_of_a_message_has_numbers_as_numbers_and_absent_as_null() -> None:
-    value: Any = message_json(pb.GetStatusResponse(studies=[study()], time_unix_ms=5))
+    value: Any = message_json(values.GetStatusResponse((study(),), 5))
     assert json.loads(json.dumps(value)) == value
     assert value["time_unix_ms"] == 5
     assert value["studies"][0]["scores"][3]["value"] is None
-    assert message_json(pb.ImportDropResponse(reply=b"\x00\xff"))["reply"] == "AP8="
+    assert message_json(values.ImportDropResponse(reply=b"\x00\xff"))["reply"] == "AP8="

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain, repeat
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fedmap.contract.v1 import enrolment_pb2
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import operator_pb2 as operator_pb
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import (
     ConflictError,
     FedmapError,
@@ -32,6 +32,7 @@ from fedmap.errors import (
     UnreachableError,
 )
 from fedmap.files.digests import sha256_hex
+from fedmap.transport.chunk_messages import answer_part, tensors_part
 from fedmap.transport.status import typed_error
 from fedmap.trust.pki import CertificateAuthority, Identity, make_csr, new_key
 from fedmap_aggregator.identity.initialise import pki_paths
@@ -65,9 +66,9 @@ def pair(centre: Running) -> tuple[Client, Client]:
 @contextmanager
 def refused(kind: type[FedmapError], match: str = "") -> Iterator[None]:
     """The call fails with this error, which names a next step."""
-    with pytest.raises(grpc.RpcError) as caught:
+    with pytest.raises(FedmapError) as caught:
         yield
-    error = typed_error(caught.value)
+    error = caught.value
     assert type(error) is kind, f"{type(error).__name__}: {error}"
     assert match in error.message
     assert error.hint
@@ -85,10 +86,7 @@ def test_a_study_runs_to_its_end_over_the_network(centre: Running, pair: tuple[C
         assert asked < 60
     status = centre.status("whole-run")
     assert [r.round for r in status.history] == [1, 2]
-    prior = pair[0].federation.FetchPrior(
-        pb.FetchPriorRequest(study="whole-run", digest=status.prior_digest), timeout=SECONDS
-    )
-    assert sum(len(part.chunk) for part in prior) > 0
+    assert any(pair[0].chunks(values.FetchPriorRequest("whole-run", status.prior_digest)))
 
 
 def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client, Client]) -> None:
@@ -97,8 +95,7 @@ def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client,
     assert task is not None
 
     def fetch(offset: int) -> bytes:
-        request = pb.FetchPriorRequest(study="offsets", digest=task.prior_digest, offset=offset)
-        return b"".join(part.chunk for part in pair[0].federation.FetchPrior(request, timeout=SECONDS))
+        return b"".join(pair[0].chunks(values.FetchPriorRequest("offsets", task.prior_digest, offset)))
 
     whole = fetch(0)
     assert len(whole) == task.prior_size
@@ -107,11 +104,7 @@ def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client,
     with refused(StateError):
         fetch(len(whole) + 1)
     with refused(NotFoundError):
-        list(
-            pair[0].federation.FetchPrior(
-                pb.FetchPriorRequest(study="offsets", digest="../../etc/passwd"), timeout=SECONDS
-            )
-        )
+        list(pair[0].chunks(values.FetchPriorRequest("offsets", "../../etc/passwd")))
     _abort(centre, "offsets")
 
 
@@ -132,11 +125,10 @@ def test_a_token_works_once_also_when_two_use_it_at_the_same_moment(centre: Runn
         for _again in range(5):  # on a busy machine a call may run out of time: ask again, as an agent does
             try:
                 centre.enrol("twice", token, _csr("twice"))
-            except grpc.RpcError as error:
-                kind = type(typed_error(error))
-                if kind is UnreachableError:
-                    continue
-                told.append(kind)
+            except UnreachableError:
+                continue
+            except FedmapError as error:
+                told.append(type(error))
                 return False
             return True
         return False
@@ -183,19 +175,18 @@ def test_a_second_enrolment_revokes_the_first_certificate(centre: Running) -> No
 def test_a_renewed_certificate_works_beside_the_old_one_and_only_for_the_same_name(centre: Running) -> None:
     site = centre.site("renewing")
     key = new_key()
-    request = enrolment_pb2.RenewRequest(csr_pem=make_csr(key, Identity("site", "renewing")))
-    renewed = site.enrolment.Renew(request, timeout=SECONDS)
+    request = values.RenewRequest(make_csr(key, Identity("site", "renewing")))
+    renewed = site.ask(request, values.RenewResponse)
     assert renewed.certificate_pem != site.credentials.certificate
     site.hello()
     with refused(RejectedError, "another name"):
-        site.enrolment.Renew(enrolment_pb2.RenewRequest(csr_pem=_csr("north")), timeout=SECONDS)
+        site.ask(values.RenewRequest(_csr("north")), values.RenewResponse)
 
 
 def test_a_revoked_site_is_shut_out_from_its_next_call_on_the_same_connection(centre: Running) -> None:
     site = centre.site("leaver")
     site.hello()
-    request = operator_pb.RevokeSiteRequest(site="leaver", reason="test")
-    centre.operator().operator.RevokeSite(request, timeout=SECONDS)
+    centre.operator().revoke("leaver", "test")
     with refused(NotAllowedError, "revoked"):
         site.hello()
 
@@ -225,8 +216,10 @@ def test_a_client_without_a_certificate_does_not_connect(centre: Running) -> Non
         grpc.ssl_channel_credentials(centre.authority.certificate_pem),
         options=[("grpc.use_local_subchannel_pool", 1)],
     )
-    with channel, refused(UnreachableError):
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
+    with channel, pytest.raises(grpc.RpcError) as caught:
+        check(b"", timeout=SECONDS)
+    assert isinstance(typed_error(caught.value), UnreachableError)
 
 
 def test_a_certificate_for_a_site_that_was_never_invited_is_refused(centre: Running) -> None:
@@ -241,12 +234,12 @@ def test_a_t3_site_may_greet_and_renew_but_not_call_what_is_for_t1(centre: Runni
     clinic = centre.site("clinic", tier=3)
     assert clinic.hello().tier == 3
     calls: list[Callable[[], object]] = [
-        lambda: clinic.federation.ListStudies(pb.ListStudiesRequest(), timeout=SECONDS),
+        lambda: clinic.ask(values.ListStudiesRequest(), values.ListStudiesResponse),
         lambda: clinic.next_task(),
-        lambda: clinic.federation.Approve(pb.ApproveRequest(study="x"), timeout=SECONDS),
-        lambda: list(clinic.federation.FetchPrior(pb.FetchPriorRequest(study="x"), timeout=SECONDS)),
-        lambda: clinic.submit(pb.Answer(study="x")),
-        lambda: clinic.federation.Heartbeat(pb.HeartbeatRequest(), timeout=SECONDS),
+        lambda: clinic.approve("x"),
+        lambda: list(clinic.chunks(values.FetchPriorRequest("x"))),
+        lambda: clinic.submit(values.Answer("x")),
+        lambda: clinic.ask(values.HeartbeatRequest(), values.HeartbeatResponse),
     ]
     for call in calls:
         with refused(NotAllowedError, "T3 site"):
@@ -259,32 +252,37 @@ def test_the_joining_certificate_opens_enrol_and_nothing_else(centre: Running) -
         with refused(NotAllowedError, "role joining"):
             call()
     with refused(NotAllowedError, "role joining"):
-        joining.operator.ListSites(operator_pb.ListSitesRequest(), timeout=SECONDS)
+        joining.ask(values.ListSitesRequest(), values.ListSitesResponse)
 
 
 def test_a_site_may_not_do_what_the_operator_does(pair: tuple[Client, Client]) -> None:
     with refused(NotAllowedError, "role site"):
-        pair[0].operator.Invite(operator_pb.InviteRequest(site="friend", tier=1), timeout=SECONDS)
+        pair[0].ask(values.InviteRequest("friend", 1), values.InviteResponse)
 
 
 def test_an_operator_may_not_do_what_a_site_does(centre: Running) -> None:
     with refused(NotAllowedError, "role operator"):
-        centre.operator().hello()
+        centre.operator().ask(values.HelloRequest(), values.HelloResponse)
 
 
 def test_health_is_open_to_every_certificate_and_watch_to_none(centre: Running) -> None:
-    for client in (centre.joining(), centre.operator()):
-        stub = health_pb2_grpc.HealthStub(client.channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        with refused(NotAllowedError, "not offered"):
-            list(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
+    joining = centre.joining()
+    assert joining.is_serving(SECONDS)
+    assert centre.operator().is_serving(SECONDS)
+    watch: grpc.UnaryStreamMultiCallable[bytes, bytes] = centre.channel(joining.credentials).unary_stream(
+        "/grpc.health.v1.Health/Watch"
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        list(watch(b"", timeout=SECONDS))
+    error = typed_error(caught.value)
+    assert isinstance(error, NotAllowedError)
+    assert "not offered" in error.message
 
 
 def test_reflection_is_off_unless_it_is_configured(centre: Running) -> None:
-    call: grpc.StreamStreamMultiCallable[bytes, bytes] = centre.operator().channel.stream_stream(
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    )
+    call: grpc.StreamStreamMultiCallable[bytes, bytes] = centre.channel(
+        centre.joining().credentials
+    ).stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
     with pytest.raises(grpc.RpcError) as caught:
         list(call(iter([b""]), timeout=SECONDS))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -298,20 +296,19 @@ def test_a_study_a_site_is_not_invited_to_does_not_exist_for_it(
 ) -> None:
     centre.study(*pair, name="closed-circle", start=False)
     outsider = centre.site("outsider")
-    assert not outsider.federation.ListStudies(pb.ListStudiesRequest(), timeout=SECONDS).studies
+    assert not outsider.ask(values.ListStudiesRequest(), values.ListStudiesResponse).studies
     for name in ("closed-circle", "no-such-study"):
         with refused(NotFoundError):
-            outsider.federation.Approve(pb.ApproveRequest(study=name), timeout=SECONDS)
+            outsider.approve(name)
         with refused(NotFoundError):
-            outsider.submit(pb.Answer(study=name, site="outsider", task_id="statistics", attempt=1))
+            outsider.submit(values.Answer(study=name, site="outsider", task_id="statistics", attempt=1))
     _abort(centre, "closed-circle")
 
 
 def test_terms_that_were_not_read_cannot_be_approved(centre: Running, pair: tuple[Client, Client]) -> None:
     centre.study(*pair, name="unread", start=False)
     with refused(ConflictError, "digest"):
-        request = pb.ApproveRequest(study="unread", terms_digest="0" * 64)
-        pair[0].federation.Approve(request, timeout=SECONDS)
+        pair[0].approve("unread", "0" * 64)
     _abort(centre, "unread")
 
 
@@ -319,9 +316,8 @@ def test_a_site_that_did_not_approve_takes_no_part(centre: Running) -> None:
     sites = [centre.site(name) for name in ("first", "second", "third")]
     study = centre.study(*sites, name="two-of-three", start=False)
     for site in sites[:2]:
-        request = pb.ApproveRequest(study="two-of-three", terms_digest=study.terms.digest)
-        site.federation.Approve(request, timeout=SECONDS)
-    centre.control("two-of-three", operator_pb.STUDY_ACTION_START)
+        site.approve("two-of-three", study.terms.digest)
+    centre.operator().control("two-of-three", "start")
     assert sites[2].next_task() is None
     task = sites[0].next_task()
     assert task is not None
@@ -329,9 +325,7 @@ def test_a_site_that_did_not_approve_takes_no_part(centre: Running) -> None:
     with refused(StateError, "takes no part"):
         sites[2].submit(answer, tensors)
     with refused(StateError):
-        sites[2].federation.Approve(
-            pb.ApproveRequest(study="two-of-three", terms_digest=study.terms.digest), timeout=SECONDS
-        )
+        sites[2].approve("two-of-three", study.terms.digest)
     _abort(centre, "two-of-three")
 
 
@@ -346,22 +340,20 @@ def test_the_same_answer_twice_gets_the_first_receipt_also_after_the_task_is_clo
     south.submit(*scripted(study, _task(south, "repeats"), "south"))
     assert north.submit(answer, tensors) == first
     assert north.submit(answer) == first, "nothing needs to be sent again"
-    answer.statistics.rows = 41
+    other = replace(answer, statistics=values.StatisticsAnswer(41))
     with refused(ConflictError, "another answer"):
-        north.submit(answer, tensors)
+        north.submit(other, tensors)
     _abort(centre, "repeats")
 
 
 def test_an_answer_to_a_closed_task_is_stale(centre: Running, pair: tuple[Client, Client]) -> None:
     _open_round(centre, pair, "moves-on")
-    late = pb.Answer(study="moves-on", task_id="initialise", attempt=1)
-    late.failure.code = "data"
     told = []
     for site in pair:
-        late.site = site.name
-        with pytest.raises(grpc.RpcError) as caught:
+        late = values.Answer("moves-on", "initialise", 1, site.name, failure=values.FailureAnswer("data"))
+        with pytest.raises(FedmapError) as caught:
             site.submit(late)
-        told.append(type(typed_error(caught.value)))
+        told.append(type(caught.value))
     assert set(told) == {StaleError, ConflictError}, "the drawn site's own answer stands"
     _abort(centre, "moves-on")
 
@@ -378,7 +370,7 @@ def test_a_rejected_answer_is_told_why_and_the_round_goes_on_without_it(
     task = _task(third, "poisoned")
     answer, tensors = scripted(study, task, "poisoner")
     bad = made.poisoned(tensors, next(iter(study.model.network.spec.names)), float("nan"))
-    answer.tensors_digest = sha256_hex(bad)
+    answer = replace(answer, tensors_digest=sha256_hex(bad))
     with refused(RejectedError, "finite"):
         third.submit(answer, bad)
     with refused(RejectedError, "finite"):
@@ -415,13 +407,9 @@ def test_an_upload_without_end_is_cut_off_at_the_announced_size(
     study, north = _started(centre, pair, "endless"), pair[0]
     answer, _ = scripted(study, _task(north, "endless"), "north")
 
-    def parts() -> Iterator[pb.SubmitAnswerRequest]:
-        yield pb.SubmitAnswerRequest(answer=answer)
-        while True:
-            yield pb.SubmitAnswerRequest(chunk=b"x" * 1000)
-
+    parts = chain([answer_part(wire.write(answer))], repeat(tensors_part(b"x" * 1000)))
     with refused(IntegrityError, "more bytes"):
-        north.federation.SubmitAnswer(parts(), timeout=SECONDS)
+        north.upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
     _abort(centre, "endless")
 
 
@@ -430,17 +418,15 @@ def test_an_oversized_answer_is_refused_by_its_header_before_a_byte_is_sent(
 ) -> None:
     study, north = _started(centre, pair, "oversized"), pair[0]
     answer, _ = scripted(study, _task(north, "oversized"), "north")
-    answer.tensors_size = 1 << 40
     with refused(RejectedError, "larger"):
-        north.submit(answer)
+        north.submit(replace(answer, tensors_size=1 << 40))
     _abort(centre, "oversized")
 
 
 def test_a_message_larger_than_the_contract_allows_is_refused(pair: tuple[Client, Client]) -> None:
-    answer = pb.Answer(study="x", site="north")
-    answer.failure.reason = "x" * (3 << 20)
+    failure = values.FailureAnswer(reason="x" * (3 << 20))
     with refused(LimitError):
-        pair[0].submit(answer)
+        pair[0].submit(values.Answer("x", site="north", failure=failure))
 
 
 def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, Client]) -> None:
@@ -448,14 +434,14 @@ def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, C
     answer, tensors = scripted(study, _task(north, "stalled"), "north")
     never = threading.Event()
 
-    def parts() -> Iterator[pb.SubmitAnswerRequest]:
-        yield pb.SubmitAnswerRequest(answer=answer)
-        yield pb.SubmitAnswerRequest(chunk=tensors[:10])
+    def parts() -> Iterator[bytes]:
+        yield answer_part(wire.write(answer))
+        yield tensors_part(tensors[:10])
         never.wait(SECONDS)
 
     try:
         with refused(LimitError, "nothing arrived"):
-            north.federation.SubmitAnswer(parts(), timeout=SECONDS)
+            north.upload(values.SubmitAnswerRequest, parts(), values.SubmitAnswerResponse)
     finally:
         never.set()
     north.submit(answer, tensors)
@@ -465,8 +451,8 @@ def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, C
 
 def test_an_upload_that_does_not_begin_with_the_answer_is_refused(pair: tuple[Client, Client]) -> None:
     with refused(RejectedError, "begins with the answer"):
-        parts = iter([pb.SubmitAnswerRequest(chunk=b"x")])
-        pair[0].federation.SubmitAnswer(parts, timeout=SECONDS)
+        parts = iter([tensors_part(b"x")])
+        pair[0].upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
 
 
 def test_an_answer_in_another_sites_name_is_refused(centre: Running, pair: tuple[Client, Client]) -> None:
@@ -485,8 +471,8 @@ def test_two_agents_with_one_identity_are_noticed(centre: Running) -> None:
     with refused(ConflictError, "another agent uses this identity"):
         site.next_task(instance="machine-two")
     with refused(ConflictError, "another agent uses this identity"):
-        beat = pb.HeartbeatRequest(instance=pb.AgentInstance(id="machine-two", start=1))
-        site.federation.Heartbeat(beat, timeout=SECONDS)
+        beat = values.HeartbeatRequest(values.AgentInstance("machine-two", 1))
+        site.ask(beat, values.HeartbeatResponse)
     site.next_task(instance="machine-one", start=2)
     with refused(ConflictError, "later start"):
         site.next_task(instance="machine-one", start=1)
@@ -496,39 +482,35 @@ def test_a_heartbeat_tells_whether_the_task_is_still_open(
     centre: Running, pair: tuple[Client, Client]
 ) -> None:
     _started(centre, pair, "beating")
-    beat = pb.HeartbeatRequest(
-        instance=pb.AgentInstance(id="north", start=1),
-        study="beating",
-        task_id="statistics",
-        stage="training",
-        progress=0.5,
-    )
-    assert pair[0].federation.Heartbeat(beat, timeout=SECONDS).task_open
+    who = values.AgentInstance("north", 1)
+    beat = values.HeartbeatRequest(who, "beating", "statistics", "training", 0.5)
+    assert pair[0].ask(beat, values.HeartbeatResponse).task_open
     member = {m.site: m for m in centre.status("beating").members}["north"]
     assert (member.stage, member.progress) == ("training", 0.5)
     _abort(centre, "beating")
-    assert not pair[0].federation.Heartbeat(beat, timeout=SECONDS).task_open
+    assert not pair[0].ask(beat, values.HeartbeatResponse).task_open
 
 
 def test_one_caller_cannot_hold_more_than_its_share_of_calls(centre: Running) -> None:
     site = centre.site("greedy")
-    request = pb.NextTaskRequest(instance=pb.AgentInstance(id="greedy", start=1), wait_seconds=60)
-    held = [site.federation.NextTask.future(request, timeout=SECONDS) for _ in range(5)]
-    failed = threading.Event()
-    for call in held:
-        call.add_done_callback(lambda _: failed.set())
-    assert failed.wait(SECONDS)
-    (error,) = [call.exception() for call in held if call.done()]
-    assert isinstance(error, grpc.RpcError)
-    assert isinstance(typed_error(error), LimitError)
-    for call in held:
-        call.cancel()
+    request = values.NextTaskRequest(values.AgentInstance("greedy", 1), (), 60)
+    refusals: list[FedmapError] = []
+
+    def hold(_: int) -> None:
+        try:
+            site.ask_unless(lambda: bool(refusals), request, values.NextTaskResponse, SECONDS)
+        except FedmapError as error:
+            refusals.append(error)
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(hold, range(5)))
+    assert [type(error) for error in refusals] == [LimitError]
     _until(lambda: _greets(site))
 
 
 def test_calls_that_never_send_their_message_hold_up_nobody_and_are_cut_off(centre: Running) -> None:
     silent, never = centre.joining(), threading.Event()
-    method: grpc.StreamUnaryMultiCallable[bytes, bytes] = silent.channel.stream_unary(
+    method: grpc.StreamUnaryMultiCallable[bytes, bytes] = centre.channel(silent.credentials).stream_unary(
         "/fedmap.v1.EnrolmentService/Enrol"
     )
 
@@ -538,7 +520,7 @@ def test_calls_that_never_send_their_message_hold_up_nobody_and_are_cut_off(cent
 
     calls = [method.future(nothing(), timeout=SECONDS) for _ in range(60)]
     try:
-        assert centre.operator().operator.ListSites(operator_pb.ListSitesRequest(), timeout=SECONDS)
+        assert centre.operator().sites()
         codes = {call.code() for call in calls}
         assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED}
     finally:
@@ -553,12 +535,11 @@ def test_an_unexpected_failure_tells_the_caller_nothing_of_its_cause(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("patient 12345")
 
-    monkeypatch.setattr("fedmap_aggregator.rpc.handlers.federation.FederationHandler.hello", fail)
-    with pytest.raises(grpc.RpcError) as caught:
+    monkeypatch.setattr("fedmap_aggregator.rpc.handlers.federation.agreed_protocol", fail)
+    with pytest.raises(FedmapError) as caught:
         pair[0].hello()
-    error = typed_error(caught.value)
-    assert type(error) is FedmapError
-    assert "12345" not in f"{error} {caught.value.details()}"
+    assert type(caught.value) is FedmapError
+    assert "12345" not in f"{caught.value} {caught.value.__cause__}"
 
 
 def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
@@ -591,19 +572,17 @@ def test_a_server_that_stops_lets_its_agents_go_and_leaves_the_folder_free(
 ) -> None:
     folder = tmp_path_factory.mktemp("stopping")
     metrics = '[metrics]\nlisten = "127.0.0.1:0"\n'
-    with running(folder, metrics, server="reflection = true") as short:
+    pool = ThreadPoolExecutor(1)
+    with pool, running(folder, metrics, server="reflection = true") as short:
         site = short.site("north")
-        waiting = site.federation.NextTask.future(
-            pb.NextTaskRequest(instance=pb.AgentInstance(id="north", start=1), wait_seconds=60),
-            timeout=SECONDS,
-        )
+        waiting = pool.submit(site.next_task, wait_seconds=60)
         polls = short.aggregator.metrics.registry
         _until(lambda: (polls.get_sample_value("fedmap_aggregator_running_calls") or 0) >= 1)
         assert short.aggregator.ready() is None
         assert short.aggregator.telemetry_port
         short.aggregator.end()
         assert short.aggregator.wait()
-    assert not waiting.result().HasField("task")
+    assert waiting.result() is None
     with state_lock(config_in(folder)):
         pass
     assert pki_paths(config_in(folder)).ca.is_file()
@@ -617,7 +596,7 @@ def _started(centre: Running, pair: tuple[Client, Client], name: str) -> made.Sm
     return centre.study(*pair, name=name)
 
 
-def _task(site: Client, study: str) -> pb.Task:
+def _task(site: Client, study: str) -> values.Task:
     task = site.next_task(wait_seconds=30)
     assert task is not None
     assert task.study == study
@@ -643,7 +622,7 @@ def _open_round(centre: Running, pair: tuple[Client, Client], name: str) -> made
 
 def _abort(centre: Running, name: str) -> None:
     """So that the next test's sites get its tasks and no others."""
-    centre.control(name, operator_pb.STUDY_ACTION_ABORT)
+    centre.operator().control(name, "abort")
 
 
 def _until(holds: Callable[[], bool]) -> None:
@@ -658,7 +637,7 @@ def _until(holds: Callable[[], bool]) -> None:
 def _greets(site: Client) -> bool:
     try:
         site.hello()
-    except grpc.RpcError:
+    except FedmapError:
         return False
     return True
 
@@ -666,8 +645,6 @@ def _greets(site: Client) -> bool:
 def _enrols(centre: Running, site: str, token: str) -> bool:
     try:
         centre.enrol(site, token, _csr(site))
-    except grpc.RpcError as error:
-        if isinstance(typed_error(error), LimitError):
-            return False
-        raise
+    except LimitError:
+        return False
     return True

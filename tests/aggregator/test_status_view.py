@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import UnreachableError
 from fedmap_aggregator.operator.status import overview, span, standing, status_line, study_view
 from fedmap_aggregator.operator.watch import LOST, LineDisplay, LiveDisplay, follow
@@ -21,14 +23,12 @@ def rendered(view: RenderableType) -> str:
     return capture.get()
 
 
-def member(site: str, answer: str = "waiting", **more: object) -> pb.MemberStatus:
-    made = pb.MemberStatus(site=site, region="North", membership="approved", answer=answer)
-    made.MergeFrom(pb.MemberStatus(**more))  # type: ignore[arg-type]
-    return made
+def member(site: str, answer: str = "waiting", **more: Any) -> values.MemberStatus:
+    return values.MemberStatus(site, "North", "approved", answer=answer, **more)
 
 
-def running_study() -> pb.StudyStatus:
-    return pb.StudyStatus(
+def running_study() -> values.StudyStatus:
+    return values.StudyStatus(
         study="iron",
         title="Iron deficiency",
         phase="rounds",
@@ -41,40 +41,54 @@ def running_study() -> pb.StudyStatus:
         terms_digest="ab" * 32,
         quorum=2,
         metric="auroc",
-        members=[
+        members=(
             member("alpha", "accepted"),
             member("beta", stage="training", progress=0.4, late=True),
             member("gamma", late=True, silent=True),
             member("delta", "rejected"),
-            pb.MemberStatus(site="epsilon", membership="excluded", reason="had not approved"),
-        ],
-        history=[
-            pb.RoundStatus(round=1, answered=4, members=4, loss=0.61, penalty=0.01, largest_weight=0.3),
-            pb.RoundStatus(round=2, answered=3, members=4, loss=0.55, personal_metric=0.771),
-        ],
-        refusals=[
-            pb.Refusal(
+            values.MemberStatus(site="epsilon", membership="excluded", reason="had not approved"),
+        ),
+        history=(
+            values.RoundStatus(round=1, answered=4, members=4, loss=0.61, penalty=0.01, largest_weight=0.3),
+            values.RoundStatus(round=2, answered=3, members=4, loss=0.55, personal_metric=0.771),
+        ),
+        refusals=(
+            values.Refusal(
                 site="delta", task_id="round-3", code="rejected", reason="not finite", at_unix_ms=NOW - MINUTE
-            )
-        ],
+            ),
+        ),
     )
 
 
-def finished_study() -> pb.StudyStatus:
-    study = pb.StudyStatus(study="iron", phase="complete", round=2, rounds=2, metric="auroc", quorum=2)
-    study.members.append(pb.MemberStatus(site="delta", membership="approved", stage="sending"))
-    for site, own, shared in (("alpha", 0.81, 0.78), ("beta", 0.71, 0.74), ("gamma", 0.76, None)):
-        study.scores.append(pb.SiteScore(site=site, model="personal", metric="auroc", value=own))
-        study.scores.append(pb.SiteScore(site=site, model="global", metric="auroc", value=shared))
-    study.scores.append(pb.SiteScore(site="alpha", model="personal", metric="brier", value=0.2))
-    return study
+def finished_study() -> values.StudyStatus:
+    figures = (("alpha", 0.81, 0.78), ("beta", 0.71, 0.74), ("gamma", 0.76, None))
+    scores = [
+        values.SiteScore(site=site, model=model, metric="auroc", value=value)
+        for site, own, shared in figures
+        for model, value in (("personal", own), ("global", shared))
+    ]
+    return values.StudyStatus(
+        study="iron",
+        phase="complete",
+        round=2,
+        rounds=2,
+        metric="auroc",
+        quorum=2,
+        members=(values.MemberStatus(site="delta", membership="approved", stage="sending"),),
+        scores=(*scores, values.SiteScore(site="alpha", model="personal", metric="brier", value=0.2)),
+    )
+
+
+def with_first(study: values.StudyStatus, **changes: Any) -> values.StudyStatus:
+    """With another first member."""
+    return replace(study, members=(replace(study.members[0], **changes), *study.members[1:]))
 
 
 def test_a_running_study_shows_who_answered_who_is_late_and_who_is_silent() -> None:
-    study = running_study()
-    study.members[0].norm = 14.0234
-    study.history[1].absent.append("gamma")
-    text = rendered(study_view(study, NOW))
+    study = with_first(running_study(), norm=14.0234)
+    first, second = study.history
+    history = (first, replace(second, absent=("gamma",)))
+    text = rendered(study_view(replace(study, history=history), NOW))
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     for site, words in (
         ("alpha", ("answered", "norm 14.02")),
@@ -103,9 +117,10 @@ def test_final_scores_stand_side_by_side_with_their_median() -> None:
 
 
 def test_a_text_from_a_site_cannot_steer_the_terminal_or_the_markup() -> None:
-    study = running_study()
-    study.refusals[0].reason = "\x1b[2J[red]gone[/red]\nnew line"
-    study.members[0].region = "[bold]"
+    study = with_first(running_study(), region="[bold]")
+    (refusal,) = study.refusals
+    refusal = replace(refusal, reason="\x1b[2J[red]gone[/red]\nnew line")
+    study = replace(study, refusals=(refusal,))
     text = rendered(study_view(study, NOW))
     assert "\x1b" not in text
     assert "[red]gone[/red] new line" in text
@@ -113,8 +128,7 @@ def test_a_text_from_a_site_cannot_steer_the_terminal_or_the_markup() -> None:
 
 
 def test_an_unknown_phase_and_metric_of_a_newer_aggregator_are_shown_as_they_are() -> None:
-    study = running_study()
-    study.phase, study.metric = "celebration", "beauty"
+    study = replace(running_study(), phase="celebration", metric="beauty")
     text = rendered(study_view(study, NOW)) + rendered(overview([study]))
     assert "celebration" in text
     assert "beauty is the median" in text
@@ -122,8 +136,8 @@ def test_an_unknown_phase_and_metric_of_a_newer_aggregator_are_shown_as_they_are
 
 def test_with_little_room_sites_in_trouble_come_first() -> None:
     study = running_study()
-    study.members.extend(member(f"site-{number:03}", "accepted") for number in range(200))
-    text = rendered(study_view(study, NOW, most_sites=4))
+    more = tuple(member(f"site-{number:03}", "accepted") for number in range(200))
+    text = rendered(study_view(replace(study, members=study.members + more), NOW, most_sites=4))
     assert all(site in text for site in ("beta", "gamma", "delta"))
     assert "and 201 more" in text
 
@@ -131,8 +145,8 @@ def test_with_little_room_sites_in_trouble_come_first() -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (pb.MemberStatus(membership="invited"), "invited"),
-        (pb.MemberStatus(membership="left"), "left"),
+        (values.MemberStatus(membership="invited"), "invited"),
+        (values.MemberStatus(membership="left"), "left"),
         (member("a", "accepted", silent=True), "answered"),
         (member("a", "abstained"), "nothing to weigh"),
         (member("a", "failed"), "failed"),
@@ -143,7 +157,7 @@ def test_with_little_room_sites_in_trouble_come_first() -> None:
         (member("a", ""), "ready"),
     ],
 )
-def test_each_standing_has_its_word(status: pb.MemberStatus, expected: str) -> None:
+def test_each_standing_has_its_word(status: values.MemberStatus, expected: str) -> None:
     assert standing(status) == expected
 
 
@@ -155,10 +169,9 @@ def test_the_overview_has_a_line_per_study_and_a_hint_where_there_is_none() -> N
 
 
 def test_a_paused_or_computing_study_says_so() -> None:
-    study = running_study()
-    study.computing = True
+    study = replace(running_study(), computing=True)
     assert "rounds (computing)" in status_line(study)
-    study.paused = True
+    study = replace(study, paused=True)
     assert "rounds (paused)" in status_line(study)
     assert "(paused)" in rendered(study_view(study, NOW))
 
@@ -180,22 +193,21 @@ def test_spans_read_as_people_say_them(milliseconds: int, text: str) -> None:
 class Script:
     """Gives one prepared answer after another; None stands for an aggregator that cannot be reached."""
 
-    def __init__(self, *answers: pb.StudyStatus | None) -> None:
-        self._answers: Iterator[pb.StudyStatus | None] = iter(answers)
+    def __init__(self, *answers: values.StudyStatus | None) -> None:
+        self._answers: Iterator[values.StudyStatus | None] = iter(answers)
 
-    def __call__(self) -> pb.GetStatusResponse:
+    def __call__(self) -> values.GetStatusResponse:
         study = next(self._answers)
         if study is None:
             raise UnreachableError("restarting", hint="wait")
-        return pb.GetStatusResponse(studies=[study], time_unix_ms=NOW)
+        return values.GetStatusResponse((study,), NOW)
 
 
 def test_watching_says_each_change_once_and_ends_with_the_study() -> None:
     lines: list[str] = []
     running = running_study()
-    answered = pb.StudyStatus()
-    answered.CopyFrom(running)
-    answered.members[1].answer = "accepted"
+    alpha, beta, *others = running.members
+    answered = replace(running, members=(alpha, replace(beta, answer="accepted"), *others))
     script = Script(running, running, answered, finished_study())
     follow(script, LineDisplay(lines.append, as_json=False), lambda: None, until_over=True)
     assert len(lines) == 3

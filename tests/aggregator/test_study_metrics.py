@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fedmap.contract.v1 import federation_pb2, operator_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import RejectedError, StorageError, TrainingError
 from fedmap.files.digests import sha256_hex
 from fedmap.process.gauges import DiskSpace
@@ -20,6 +21,7 @@ from tests.aggregator.centre import (
     Centre,
     Site,
     centre_in,
+    failed,
     run_until,
     scripted,
 )
@@ -110,9 +112,9 @@ def test_a_round_without_scores_keeps_the_metric_of_the_round_before(
         assert task is not None
         assert task.id == "round-2"
         answer, tensors = scripted(study, task, site.name)
-        del answer.fit.validation_scores[:]
-        answer.fit.ClearField("loss")
-        site.submit(answer, tensors)
+        assert answer.fit is not None
+        bare = replace(answer.fit, validation_scores=(), loss=None)
+        site.submit(replace(answer, fit=bare), tensors)
     assert of_study(centre, "round_loss") is None
     assert of_study(centre, "round_metric", metric="auroc", model="personal") == pytest.approx(0.8)
 
@@ -163,10 +165,10 @@ def test_progress_is_an_answer_or_a_closed_step_and_not_the_passing_of_time(
 
 def test_a_long_pause_does_not_look_like_a_stalled_study(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    centre.control(study, operator_pb2.STUDY_ACTION_PAUSE)
+    centre.control(study, "pause")
     assert (of_study(centre, "study_paused"), of_study(centre, "study_running")) == (1, 0)
     centre.clock.now += 10 * 86_400_000
-    centre.control(study, operator_pb2.STUDY_ACTION_RESUME)
+    centre.control(study, "resume")
     expected = centre.clock.now / 1000
     assert of_study(centre, "study_last_progress_timestamp_seconds") == expected
     centre.restart()
@@ -182,7 +184,7 @@ def test_a_study_that_waits_for_approval_or_was_aborted_is_not_running(
     assert of_study(centre, "study_last_progress_timestamp_seconds") is None
     for site in pair:
         site.approve(study)
-    centre.control(study, operator_pb2.STUDY_ACTION_ABORT)
+    centre.control(study, "abort")
     assert of_study(centre, "study_phase", phase="aborted") == 1
     assert states(centre) == {}
 
@@ -220,16 +222,11 @@ def test_refused_answers_are_counted_by_site_and_by_what_was_wrong(
     task = pair[0].next_task()
     assert task is not None
     answer, tensors = scripted(study, task, "north")
-    elsewhere = federation_pb2.Answer()
-    elsewhere.CopyFrom(answer)
-    elsewhere.terms_digest = "0" * 64
+    assert answer.fit is not None
+    elsewhere = replace(answer, terms_digest="0" * 64)
     damaged = tensors[:-4] + b"\x00\x00\xc0\x7f"  # the last value is no number
-    broken = federation_pb2.Answer()
-    broken.CopyFrom(answer)
-    broken.tensors_digest = sha256_hex(damaged)
-    heavy = federation_pb2.Answer()
-    heavy.CopyFrom(answer)
-    heavy.fit.log_omega = 1e30
+    broken = replace(answer, tensors_digest=sha256_hex(damaged))
+    heavy = replace(answer, fit=replace(answer.fit, log_omega=1e30))
     for refused, content in ((elsewhere, tensors), (broken, damaged), (heavy, tensors)):
         with pytest.raises(RejectedError):
             pair[0].submit(refused, content)
@@ -242,13 +239,10 @@ def test_refused_answers_are_counted_by_site_and_by_what_was_wrong(
 def test_a_site_that_could_not_do_it_is_counted_with_its_code(
     centre: Centre, pair: tuple[Site, Site]
 ) -> None:
-    study = centre.started(*pair)
+    centre.started(*pair)
     task = pair[0].next_task()
     assert task is not None
-    answer, _ = scripted(study, task, "north")
-    answer.failure.code, answer.failure.reason = "data", "the site's data do not fit the plan"
-    answer.tensors_size, answer.tensors_digest = 0, ""
-    pair[0].submit(answer)
+    pair[0].submit(failed(task, "north", "data", "the site's data do not fit the plan"))
     assert of_study(centre, "failed_answers_total", site="north", code="data") == 1
     assert states(centre)["north"] == "failed"
 
@@ -260,7 +254,7 @@ def test_the_end_of_each_site_certificate_is_shown_until_the_site_is_revoked(cen
     ends = read(centre, name, site="north")
     assert ends == pytest.approx(START / 1000 + 90 * 86_400, abs=3600)
     assert read(centre, name, site="south") == pytest.approx(ends)
-    centre.operator.revoke_site(OPERATOR, operator_pb2.RevokeSiteRequest(site="south", reason="left"))
+    centre.operator.revoke_site(OPERATOR, values.RevokeSiteRequest(site="south", reason="left"))
     assert read(centre, name, site="south") is None
     assert read(centre, "sites", state="revoked") == 1
 
@@ -269,8 +263,8 @@ def test_names_of_sites_and_studies_are_the_only_words_from_outside(
     centre: Centre, pair: tuple[Site, Site]
 ) -> None:
     study = centre.started(*pair)
-    request = federation_pb2.HeartbeatRequest(
-        instance=federation_pb2.AgentInstance(id="north", start=1),
+    request = values.HeartbeatRequest(
+        instance=values.AgentInstance(id="north", start=1),
         study=study.terms.study,
         task_id="Mrs Miller",
         stage="Ward 9",

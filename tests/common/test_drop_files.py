@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedmap.contract.v1 import drop_pb2
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError, IncompatibleError, IntegrityError, RejectedError, StorageError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.stored_zip import PLAIN, STREAMED, Member, Style
@@ -36,7 +39,7 @@ class Sender:
         self.chain = self.ca.issue(self.key.public_key(), SITE, 10, NOW)
 
     def answer(
-        self, folder: Path, *, tensors: bytes | None = TENSORS, drop: drop_pb2.Drop | None = None
+        self, folder: Path, *, tensors: bytes | None = TENSORS, drop: values.Drop | None = None
     ) -> Path:
         source = None
         if tensors is not None:
@@ -50,8 +53,8 @@ class Sender:
         file.verify(self.ca.certificate_pem, NOW, expected)
 
 
-def content() -> drop_pb2.Drop:
-    return drop_pb2.Drop(site="a", made_unix_ms=1, answer=drop_pb2.DropAnswer(answer=b"bytes of an answer"))
+def content() -> values.Drop:
+    return values.Drop(site="a", made_unix_ms=1, answer=values.DropAnswer(answer=b"bytes of an answer"))
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +115,13 @@ def test_only_the_finished_file_is_left_by_the_writer(tmp_path: Path, sender: Se
 
 def test_an_enrolment_is_signed_by_the_key_it_asks_a_certificate_for(tmp_path: Path, sender: Sender) -> None:
     key = new_key()
-    asked = drop_pb2.DropEnrolment(token="t", csr_pem=make_csr(key, SITE))
+    asked = values.DropEnrolment(token="t", csr_pem=make_csr(key, SITE))
     path = tmp_path / "enrolment"
-    drop_files.write(path, drop_pb2.Drop(site="a", enrolment=asked), None, key_pem(key), b"")
+    drop_files.write(path, values.Drop(site="a", enrolment=asked), None, key_pem(key), b"")
     sender.verify(read(path))
     with pytest.raises(RejectedError, match="another name"):
         sender.verify(read(path), Identity("site", "b"))
-    drop_files.write(path, drop_pb2.Drop(site="a", enrolment=asked), None, key_pem(new_key()), b"")
+    drop_files.write(path, values.Drop(site="a", enrolment=asked), None, key_pem(new_key()), b"")
     with pytest.raises(IntegrityError, match="does not fit"):
         sender.verify(read(path))
 
@@ -149,13 +152,12 @@ def test_changed_tensors_are_refused_and_not_left_behind(tmp_path: Path, sender:
     assert not extracted(path)
 
 
-def with_drop(changes: drop_pb2.Drop) -> Callable[[Members], object]:
+def with_drop(**changes: Any) -> Callable[[Members], object]:
     """Other content, and where its digest is changed the tensors that fit it."""
 
     def change(members: Members) -> None:
-        drop = drop_pb2.Drop.FromString(members["content.pb"])
-        drop.MergeFrom(changes)
-        members["content.pb"] = drop.SerializeToString()
+        drop = replace(wire.read(values.Drop, members["content.pb"]), **changes)
+        members["content.pb"] = wire.write(drop)
         if drop.tensors_digest == sha256_hex(b"other"):
             members["tensors.safetensors"] = b"other"
 
@@ -173,17 +175,17 @@ def with_drop(changes: drop_pb2.Drop) -> Callable[[Members], object]:
         (lambda m: m.pop("content.pb"), "stands where content.pb must be"),
         (lambda m: m.pop("tensors.safetensors"), "stands where tensors.safetensors must be"),
         (lambda m: m.update({"content.pb": b"\xff\xff"}), "content cannot be read"),
-        (lambda m: m.update({"content.pb": drop_pb2.Drop(format=1).SerializeToString()}), "incomplete"),
+        (lambda m: m.update({"content.pb": wire.write(values.Drop(format=1))}), "incomplete"),
         (lambda m: m.update({"signature": b"x" * 2000}), "larger than the limit"),
         (lambda m: m.update({"signer.pem": b"x" * 70_000}), "larger than the limit"),
         (lambda m: m.update({"signer.pem": b""}), "certificates cannot be read"),
-        (with_drop(drop_pb2.Drop(site="../a")), "incomplete"),
-        (with_drop(drop_pb2.Drop(tensors_digest="../../x")), "malformed"),
+        (with_drop(site="../a"), "incomplete"),
+        (with_drop(tensors_digest="../../x"), "malformed"),
         (
-            with_drop(drop_pb2.Drop(answer=drop_pb2.DropAnswer(answer=b"other bytes"))),
+            with_drop(answer=values.DropAnswer(answer=b"other bytes")),
             "signature does not fit",
         ),
-        (with_drop(drop_pb2.Drop(tensors_digest=sha256_hex(b"other"))), "signature does not fit"),
+        (with_drop(tensors_digest=sha256_hex(b"other")), "signature does not fit"),
     ],
 )
 def test_a_file_of_another_form_or_content_is_refused(
@@ -200,7 +202,7 @@ def test_tensors_that_nobody_named_are_refused(tmp_path: Path, sender: Sender) -
 
 
 def test_a_later_format_asks_for_an_update(tmp_path: Path, sender: Sender) -> None:
-    later = drop_pb2.Drop(format=2, site="a").SerializeToString()
+    later = wire.write(values.Drop(format=2, site="a"))
     with pytest.raises(IncompatibleError, match="format 2"):
         read(repacked(sender.answer(tmp_path), lambda m: m.update({"content.pb": later})))
 

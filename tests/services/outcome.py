@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.study.models import model_of
 from fedmap.study.plan import load_plan
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior
@@ -15,7 +15,7 @@ from tests.services.studies import SmallStudy
 
 
 def assert_same_as_simulated(
-    federation: LocalFederation, study: SmallStudy, status: pb.StudyStatus, simulated: Study
+    federation: LocalFederation, study: SmallStudy, status: values.StudyStatus, simulated: Study
 ) -> None:
     """μ, its buffers, ψ and every θ_k, bit for bit."""
     plan = load_plan(study.plan)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import UnreachableError
 from fedmap.study.plan import load_plan
 from fedmap_aggregator.identity.profile import read_profile
@@ -81,7 +81,7 @@ def start(federation: LocalFederation, study: SmallStudy) -> None:
         client.control(study.name, "start")
 
 
-def wait_until_ended(federation: LocalFederation, study: SmallStudy) -> pb.StudyStatus:
+def wait_until_ended(federation: LocalFederation, study: SmallStudy) -> values.StudyStatus:
     """Watch the study until it is complete or aborted. Its last status."""
     with operator(federation) as client:
         for _ in range(TENTHS_OF_A_SECOND):
@@ -100,7 +100,7 @@ def wait_until_ended(federation: LocalFederation, study: SmallStudy) -> pb.Study
     raise AssertionError(f"the study did not end: {status}\n{federation.tail(lines=20)}\n{logs}")
 
 
-def run_through(federation: LocalFederation, study: SmallStudy) -> pb.StudyStatus:
+def run_through(federation: LocalFederation, study: SmallStudy) -> values.StudyStatus:
     """A whole undisturbed study."""
     assemble(federation, study)
     start(federation, study)

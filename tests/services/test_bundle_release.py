@@ -19,15 +19,13 @@ import torch
 from fedmap.bundles.loading import load_prior, load_shared
 from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
 from fedmap.bundles.withdrawals import read_withdrawals
-from fedmap.contract.v1 import bundles_pb2, enrolment_pb2, operator_pb2
-from fedmap.contract.v1.bundles_pb2_grpc import BundleServiceStub
-from fedmap.contract.v1.enrolment_pb2_grpc import EnrolmentServiceStub
+from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError, NotAllowedError, NotFoundError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
 from fedmap.study.plan import load_plan
 from fedmap.study.tensors.parameter_files import decode_prior
-from fedmap.transport.status import raise_typed
+from fedmap.transport.client import ContractClient
 from fedmap.trust.pki import Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_lab.local.federation import LocalFederation, free_port
@@ -71,8 +69,8 @@ class Released:
     federation: LocalFederation
     study: SmallStudy
     downloads: int  # port
-    t2: operator_pb2.ReleasedBundle
-    t3: operator_pb2.ReleasedBundle
+    t2: values.ReleasedBundle
+    t3: values.ReleasedBundle
     fingerprint: str
 
     @property
@@ -95,11 +93,9 @@ class Released:
         pem = (self.federation.aggregator_folder / "state" / "pki" / "joining.pem").read_bytes()
         ca, certificate, joining_key = (b"-----BEGIN" + part for part in pem.split(b"-----BEGIN")[1:])
         key = new_key()
-        request = enrolment_pb2.EnrolRequest(
-            site=name, token=token, csr_pem=make_csr(key, Identity("site", name))
-        )
-        with self._channel(ca, joining_key, certificate) as channel:
-            response = EnrolmentServiceStub(channel).Enrol(request, timeout=SECONDS)
+        request = values.EnrolRequest(site=name, token=token, csr_pem=make_csr(key, Identity("site", name)))
+        with self._client(ca, joining_key, certificate) as joining:
+            response = joining.ask(request, values.EnrolResponse)
         holder = Holder(self.federation.directory / "clinics" / name)
         holder.folder.mkdir(parents=True)
         holder.certificate.write_bytes(response.certificate_pem)
@@ -107,15 +103,10 @@ class Released:
         holder.key.write_bytes(key_pem(key))
         return holder
 
-    @contextmanager
-    def bundles(self, holder: Holder) -> Iterator[BundleServiceStub]:
-        """Calls over gRPC; what the aggregator refuses comes out as our own error."""
+    def bundles(self, holder: Holder) -> ContractClient:
+        """Calls over gRPC."""
         pems = (holder.authority.read_bytes(), holder.key.read_bytes(), holder.certificate.read_bytes())
-        with self._channel(*pems) as channel:
-            try:
-                yield BundleServiceStub(channel)
-            except grpc.RpcError as error:
-                raise_typed(error)
+        return self._client(*pems)
 
     @contextmanager
     def https(self, holder: Holder | None = None) -> Iterator[http.client.HTTPSConnection]:
@@ -142,10 +133,9 @@ class Released:
             raise AssertionError(f"the aggregator ended: {self.federation.tail()}")
         raise AssertionError("the link was not spent")
 
-    def _channel(self, ca: bytes, key: bytes, certificate: bytes) -> grpc.Channel:
-        return grpc.secure_channel(
-            f"localhost:{self.federation.port}", grpc.ssl_channel_credentials(ca, key, certificate)
-        )
+    def _client(self, authority: bytes, key: bytes, certificate: bytes) -> ContractClient:
+        address = f"localhost:{self.federation.port}"
+        return ContractClient(address, "", authority, key, certificate)
 
 
 def ask(connection: http.client.HTTPSConnection, path: str, method: str = "GET", **headers: str) -> Answer:
@@ -155,9 +145,14 @@ def ask(connection: http.client.HTTPSConnection, path: str, method: str = "GET",
     return Answer(response.status, response.read(), {k.lower(): v for k, v in response.getheaders()})
 
 
-def fetch(stub: BundleServiceStub, name: str, version: int = 1, offset: int = 0) -> Iterator[bytes]:
-    request = bundles_pb2.FetchBundleRequest(name=name, version=version, offset=offset)
-    return (part.chunk for part in stub.FetchBundle(request, timeout=SECONDS))
+def listed(client: ContractClient) -> dict[str, values.Bundle]:
+    return {
+        one.name: one for one in client.ask(values.ListBundlesRequest(), values.ListBundlesResponse).bundles
+    }
+
+
+def fetch(client: ContractClient, name: str, version: int = 1, offset: int = 0) -> Iterator[bytes]:
+    return map(bytes, client.chunks(values.FetchBundleRequest(name, version, offset)))
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +166,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
             federation.kill(site.name)
         with operator(federation) as client:
             t2, t3 = client.release(study.name), client.release(study.name, tier=3)
+        assert t2.bundle is not None
+        assert t3.bundle is not None
         yield Released(federation, study, port, t2.bundle, t3.bundle, t2.key_fingerprint)
 
 
@@ -202,15 +199,15 @@ def test_the_commands_release_show_and_download_what_the_federation_learned(
 
 
 def test_a_download_over_grpc_goes_on_from_where_it_broke(released: Released, tmp_path: Path) -> None:
-    with released.bundles(released.site("a")) as stub:
-        listed = {one.name: one for one in stub.ListBundles(bundles_pb2.ListBundlesRequest()).bundles}
-        assert (listed["toy-t2"].sha256, listed["toy-t3"].size) == (released.t2.sha256, released.t3.size)
-        broken = next(fetch(stub, "toy-t2"))[:1000]
-    with released.bundles(released.site("a")) as stub:
-        whole = broken + b"".join(fetch(stub, "toy-t2", offset=len(broken)))
-        assert list(fetch(stub, "toy-t2", offset=len(whole))) == []
+    with released.bundles(released.site("a")) as calls:
+        found = listed(calls)
+        assert (found["toy-t2"].sha256, found["toy-t3"].size) == (released.t2.sha256, released.t3.size)
+        broken = next(fetch(calls, "toy-t2"))[:1000]
+    with released.bundles(released.site("a")) as calls:
+        whole = broken + b"".join(fetch(calls, "toy-t2", offset=len(broken)))
+        assert list(fetch(calls, "toy-t2", offset=len(whole))) == []
         with pytest.raises(grpc.RpcError):
-            list(fetch(stub, "toy-t2", offset=len(whole) + 1))
+            list(fetch(calls, "toy-t2", offset=len(whole) + 1))
     assert sha256_hex(whole) == released.t2.sha256
     (tmp_path / "toy-t2-1.fedmap").write_bytes(whole)
     assert released.verify(tmp_path / "toy-t2-1.fedmap").manifest.tier == 2
@@ -272,12 +269,11 @@ def test_a_link_gives_one_bundle_once_and_lets_a_broken_download_be_resumed(rele
 
 def test_a_t3_clinic_gets_no_prior_and_a_revoked_one_gets_nothing(released: Released) -> None:
     clinic = released.enrol("clinic", tier=3)
-    with released.bundles(clinic) as stub:
-        listed = stub.ListBundles(bundles_pb2.ListBundlesRequest()).bundles
-        assert {one.tier for one in listed} == {3}
-        assert sha256_hex(b"".join(fetch(stub, "toy-t3"))) == released.t3.sha256
-    with pytest.raises(NotFoundError), released.bundles(clinic) as stub:
-        list(fetch(stub, "toy-t2"))
+    with released.bundles(clinic) as calls:
+        assert {one.tier for one in listed(calls).values()} == {3}
+        assert sha256_hex(b"".join(fetch(calls, "toy-t3"))) == released.t3.sha256
+    with pytest.raises(NotFoundError), released.bundles(clinic) as calls:
+        list(fetch(calls, "toy-t2"))
     with released.https(clinic) as connection:
         assert ask(connection, f"/bundles/{released.t2.file_name}").status == 404
         taken = ask(connection, f"/bundles/{released.t3.file_name}")
@@ -287,8 +283,8 @@ def test_a_t3_clinic_gets_no_prior_and_a_revoked_one_gets_nothing(released: Rele
         refused = ask(connection, f"/bundles/{released.t3.file_name}", Accept="application/json")
         assert refused.status == 403
         assert "revoked" in json.loads(refused.body)["message"]
-    with pytest.raises(NotAllowedError, match="revoked"), released.bundles(clinic) as stub:
-        list(fetch(stub, "toy-t3"))
+    with pytest.raises(NotAllowedError, match="revoked"), released.bundles(clinic) as calls:
+        list(fetch(calls, "toy-t3"))
 
 
 def test_a_withdrawn_bundle_is_refused_everywhere_also_where_it_lies_already(
@@ -296,15 +292,15 @@ def test_a_withdrawn_bundle_is_refused_everywhere_also_where_it_lies_already(
 ) -> None:
     command, site = released.federation.aggregator, released.site("b")
     command("bundle", "release", "toy", "--tier", "3", "--expires", "2030-12-31")
-    with released.bundles(site) as stub:
-        (tmp_path / "kept.fedmap").write_bytes(b"".join(fetch(stub, "toy-t3", version=2)))
+    with released.bundles(site) as calls:
+        (tmp_path / "kept.fedmap").write_bytes(b"".join(fetch(calls, "toy-t3", version=2)))
     assert released.verify(tmp_path / "kept.fedmap").manifest.version == 2
     done = json.loads(command("bundle", "withdraw", "toy-t3-2", "--reason", "wrong unit", "--json"))
     assert done["bundle"]["withdrawn"] == "wrong unit"
-    with pytest.raises(StateError, match="wrong unit"), released.bundles(site) as stub:
-        list(fetch(stub, "toy-t3", version=2))
-    with released.bundles(site) as stub:
-        signed = stub.GetWithdrawals(bundles_pb2.GetWithdrawalsRequest()).signed_list
+    with pytest.raises(StateError, match="wrong unit"), released.bundles(site) as calls:
+        list(fetch(calls, "toy-t3", version=2))
+    with released.bundles(site) as calls:
+        signed = calls.ask(values.GetWithdrawalsRequest(), values.GetWithdrawalsResponse).signed_list
     with released.https(site) as connection:
         assert ask(connection, "/bundles/toy-t3-2.fedmap").status == 410
         assert ask(connection, "/withdrawn.json").body == signed

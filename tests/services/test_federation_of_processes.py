@@ -20,7 +20,7 @@ def assert_processes_give_what_the_simulator_gives(federation: LocalFederation, 
         assert status.phase == "complete", status
         assert_same_as_simulated(federation, study, status, simulated)
         assert [entry.round for entry in status.history] == list(range(1, study.rounds + 1))
-        scores = {(s.site, s.model, s.metric): s.value for s in status.scores if s.HasField("value")}
+        scores = {(s.site, s.model, s.metric): s.value for s in status.scores if s.value is not None}
         expected = {
             (s.site, s.model, s.result.name): s.result.value
             for s in simulated.scores

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import StateError
 from fedmap_lab.local.federation import LocalFederation, command_path
 from tests.lab.conftest import BINARY_PLAN
@@ -44,7 +44,7 @@ class Ended:
 
     federation: LocalFederation
     study: SmallStudy
-    status: pb.StudyStatus
+    status: values.StudyStatus
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 import fedmap_aggregator.cli.main
-from fedmap.contract.v1 import federation_pb2
 from fedmap.process.command_line import answer
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.cli.options import Here
@@ -25,7 +24,7 @@ from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import scripted
 from tests.aggregator.commands import free_port
-from tests.aggregator.running import SECONDS, Client, Clock, Running
+from tests.aggregator.running import Client, Clock, Running
 from tests.services.guide_pages import blocks_of, form, words_of
 
 PAGE, PROGRAM = "operator.md", "fedmap-aggregator "
@@ -88,8 +87,7 @@ def serving() -> Iterator[Running]:
 
 def approve(digest: str, sites: list[Client]) -> None:
     for site in sites:
-        request = federation_pb2.ApproveRequest(study=STUDY, terms_digest=digest)
-        site.federation.Approve(request, timeout=SECONDS)
+        site.approve(STUDY, digest)
 
 
 def work_to_the_end(served: Running, sites: list[Client]) -> None:

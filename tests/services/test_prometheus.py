@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap_lab.local.federation import LocalFederation, free_port
 from tests.deploy.monitoring_files import alerts, existing_metrics, program, queries
 from tests.services.prometheus import Prometheus, running_prometheus
@@ -50,7 +50,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             yield server
 
 
-def _answered(status: pb.StudyStatus) -> set[str]:
+def _answered(status: values.StudyStatus) -> set[str]:
     return {member.site for member in status.members if member.answer == "accepted"}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -17,10 +16,7 @@ from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1 import operator_pb2
-from fedmap.contract.v1.values import Task
+from fedmap.contract.v1 import values
 from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan, parse_plan
@@ -86,9 +82,8 @@ class Hospital:
         self.state.approve(study.terms, "Data protection", self.line.centre.clock(), POLICY.digest)
         self.line.approve(study)
 
-    def do(self, message: pb.Task, terms: StudyTerms) -> None:
+    def do(self, task: values.Task, terms: StudyTerms) -> None:
         """Work and answer, unless this is a round to miss."""
-        task = wire.value_of(Task, message)
         if task.round in MISSED[self.name]:
             return
         network, prior = model_of(terms.plan).network, None
@@ -97,8 +92,7 @@ class Hospital:
             prior = decode_prior(network, terms.plan.prior, file)
         rows = self.work.load(terms)
         item = self.work.keep(task, terms, self.work.work(task, terms, rows, prior), rows, prior)
-        answer = cast(pb.Answer, wire.message_of(item.answer()))
-        self.line.submit(answer, b"" if item.tensors_path is None else item.tensors_path.read_bytes())
+        self.line.submit(item.answer(), b"" if item.tensors_path is None else item.tensors_path.read_bytes())
 
 
 @pytest.fixture
@@ -140,11 +134,11 @@ def plan_of(kind: str, start: str) -> str:
 
 def served(centre: Centre, hospitals: list[Hospital], text: str) -> Small:
     """All rounds of a study; those who are missing are waited for until the deadline."""
-    order = operator_pb2.CreateStudyRequest(plan_toml=text, rounds=ROUNDS, seed=SEED, sites=list(ROWS))
+    order = values.CreateStudyRequest(text, ROUNDS, SEED, tuple(ROWS))
     study = Small(centre.service.study(centre.operator.create_study(OPERATOR, order).study).terms)
     for hospital in hospitals:
         hospital.join(study)
-    centre.control(study, operator_pb2.STUDY_ACTION_START)
+    centre.control(study, "start")
     while (task := centre.task(study)).kind in TRAINING_TASKS:
         asked = [(hospital, hospital.line.next_task()) for hospital in hospitals]  # all are heard of first
         for hospital, request in asked:

@@ -7,12 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedmap.contract.v1 import drop_pb2
+from fedmap.contract import wire
 from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import RejectedError, TokenError
 from fedmap.trust import drop_files
 from fedmap.trust.certificates import Identity
@@ -175,11 +177,12 @@ def test_enrolment_through_an_airlock(command: Command, site: AgentSite, tmp_pat
     assert command("enrol", "--offline-request", str(request), "--token", "t", "--again").returncode == 0
     read = drop_files.read(request)
     read.verify(b"", now(), Identity("site", "a"))
+    assert read.drop.enrolment is not None
     assert read.drop.enrolment.token == "t"
     certificate = authority.ca.issue(read.drop.enrolment.csr_pem, Identity("site", "a"), 10, now())
     key, server = authority.server()
-    content = drop_pb2.DropCertificate(certificate_pem=certificate, ca_pem=authority.ca.certificate_pem)
-    drop_files.write(reply, drop_pb2.Drop(site="a", certificate=content), None, key, server)
+    content = values.DropCertificate(certificate_pem=certificate, ca_pem=authority.ca.certificate_pem)
+    drop_files.write(reply, values.Drop(site="a", certificate=content), None, key, server)
     given = ("enrol", "--offline-certificate", str(reply), "--again", "--ca-fingerprint")
     command(*given, Authority().ca.fingerprint).refused(1, "fingerprint")
     assert command(*given, authority.ca.fingerprint).returncode == 0
@@ -324,22 +327,21 @@ def test_a_round_travels_as_files_through_review(
     key, server = authority.server()
     site.site().state.leave("toy")
 
-    def send(name: str, drop: drop_pb2.Drop, tensors: Path | None = None) -> str:
-        drop.site = drop.site or "a"
-        drop_files.write(folder / name, drop, tensors, key, server)
+    def send(name: str, drop: values.Drop, tensors: Path | None = None) -> str:
+        drop_files.write(folder / name, replace(drop, site="a"), tensors, key, server)
         return str(folder / name)
 
     terms = site.terms.to_json()
-    an_offer = send("offer", drop_pb2.Drop(offer=drop_pb2.DropOffer(study="toy", terms_json=terms)))
+    an_offer = send("offer", values.Drop(offer=values.DropOffer(study="toy", terms_json=terms)))
     command("approve", "--file", an_offer, "--out", str(folder / "yes"), "--approver", "Dr Ada").done()
     approval = drop_files.read(folder / "yes")
     approval.verify(authority.ca.certificate_pem, now(), Identity("site", "a"))
-    assert approval.drop.approval.terms_digest == site.terms.digest
+    assert approval.drop.approval == values.DropApproval("toy", site.terms.digest)
 
     task = site.fit()
     (folder / "prior").write_bytes(aggregator.priors[task.prior_digest])
-    content = drop_pb2.DropTask(task=task.SerializeToString(), terms_json=terms)
-    file = send("task", drop_pb2.Drop(task=content), folder / "prior")
+    content = values.DropTask(task=task.SerializeToString(), terms_json=terms)
+    file = send("task", values.Drop(task=content), folder / "prior")
     reply = folder / "reply"
     first = command("round", "run", file, "--out", str(reply), "--json").done()
     assert first.json["file"] is None
@@ -348,7 +350,10 @@ def test_a_round_travels_as_files_through_review(
     assert command("round", "run", file, "--out", str(reply)).returncode == 0
     answer = drop_files.read(reply, folder=folder)
     answer.verify(authority.ca.certificate_pem, now(), Identity("site", "a"))
-    assert pb.Answer.FromString(answer.drop.answer.answer).fit.epochs > 0
+    assert answer.drop.answer is not None
+    sent = wire.read(values.Answer, answer.drop.answer.answer)
+    assert sent.fit is not None
+    assert sent.fit.epochs > 0
     assert answer.tensors_path is not None
     assert "answer.written_to_file" in site.actions()
     command("round", "run", an_offer, "--out", str(reply)).refused(1, "approve --file")
@@ -362,8 +367,8 @@ def test_a_file_that_is_not_what_it_should_be_is_refused(
     task = site.fit()
     data = aggregator.priors[task.prior_digest]
     (tmp_path / "prior").write_bytes(data + b"x" if fault == "other prior" else data)
-    content = drop_pb2.DropTask(task=task.SerializeToString(), terms_json=site.terms.to_json())
-    drop = drop_pb2.Drop(site="b" if fault == "other site" else "a", task=content)
+    content = values.DropTask(task=task.SerializeToString(), terms_json=site.terms.to_json())
+    drop = values.Drop(site="b" if fault == "other site" else "a", task=content)
     drop_files.write(tmp_path / "task", drop, tmp_path / "prior", key, server)
     command("round", "run", str(tmp_path / "task"), "--out", str(tmp_path / "reply")).refused(
         1, "error (integrity)"
@@ -376,7 +381,7 @@ def test_a_file_signed_by_a_site_is_not_taken_for_the_aggregators(
     site: AgentSite, aggregator: AggregatorDouble, tmp_path: Path
 ) -> None:
     other = aggregator.authority.site("b")
-    forged = drop_pb2.Drop(site="a", offer=drop_pb2.DropOffer(study="toy", terms_json="{}"))
+    forged = values.Drop(site="a", offer=values.DropOffer(study="toy", terms_json="{}"))
     drop_files.write(tmp_path / "forged", forged, None, other.key, other.certificate)
     by_files: FileSite = site.site().by_files()
     with pytest.raises(Exception, match="site b"), by_files.opened(tmp_path / "forged", "offer", now()):

@@ -54,7 +54,7 @@ def _health_service(config: AggregatorConfig, seconds: float) -> str:
     address = f"localhost:{port_of(config.listen)}" if near else config.server.address
     ca, certificate, key = (pem.decode() for _, pem in pem_blocks(read_file(joining_path(config))))
     with OperatorClient(OperatorProfile("joining", address, ca, certificate, key)) as client:
-        if not client.healthy(seconds):
+        if not client.is_serving(seconds):
             raise StateError(
                 "the aggregator says that it is not serving", hint="it starts or stops; read its log"
             )

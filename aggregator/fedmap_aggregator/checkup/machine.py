@@ -211,7 +211,7 @@ def _asked(name: str, finding: str, profile: OperatorProfile) -> Finding:
 
     try:
         with OperatorClient(profile) as client:
-            if not client.healthy(_SECONDS):
+            if not client.is_serving(_SECONDS):
                 return warned(
                     name,
                     "the aggregator answers, and says that it is not ready",

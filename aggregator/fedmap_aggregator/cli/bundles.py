@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedmap.contract.v1 import values
 from fedmap.errors import NotFoundError
 from fedmap.process.command_line import PlainTable, command, command_group, moment, say
 from fedmap_aggregator.cli.options import Anywhere, Expires, Study, Tier
 from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import operator_pb2 as pb
     from fedmap_aggregator.operator.client import OperatorClient
 
 bundle_app = command_group("Release a study's model as one signed file, hand it out, take it back.")
@@ -61,7 +61,7 @@ def release_command(
     ends = day_after(expires)
     with given.connect() as client, say.status(f"releasing {study}"):
         done = client.release(study, round_number or 0, tier, ends)
-    bundle = done.bundle
+    bundle = done.bundle or values.ReleasedBundle()
     unjudged = "No figures: the model of this round was not evaluated, and its card says so."
     given.tell(
         message_json(done),
@@ -130,9 +130,10 @@ def withdraw_command(
     """Take a bundle back for good. Sites that see the list of withdrawals refuse it."""
     with given.connect() as client:
         done = client.withdraw(*_split(bundle), reason)
+    said = done.bundle.withdrawn if done.bundle is not None else reason
     given.tell(
         message_json(done),
-        f"{bundle} is withdrawn: {done.bundle.withdrawn}",
+        f"{bundle} is withdrawn: {said}",
         f"The list of withdrawals has serial {done.serial}. Enrolled sites get it with their next fetch.",
         "Send it to clinics without a network: fedmap-aggregator bundle withdrawals --out withdrawn.json",
     )
@@ -222,7 +223,7 @@ def _newest(client: OperatorClient, name: str) -> tuple[str, int]:
     return name, max(bundle.version for bundle in client.released(name).bundles)
 
 
-def _state(bundle: pb.ReleasedBundle) -> str:
+def _state(bundle: values.ReleasedBundle) -> str:
     if bundle.withdrawn_unix_ms:
         return f"withdrawn: {bundle.withdrawn}"
     if bundle.expires_unix_ms <= datetime.now(UTC).timestamp() * 1000:
@@ -230,7 +231,7 @@ def _state(bundle: pb.ReleasedBundle) -> str:
     return "valid" if bundle.evaluated else "valid, not evaluated"
 
 
-def _facts(bundle: pb.ReleasedBundle) -> tuple[str, ...]:
+def _facts(bundle: values.ReleasedBundle) -> tuple[str, ...]:
     return (
         f"  study        {bundle.study}, round {bundle.round}",
         f"  tier         {bundle.tier}: {'fine-tune and predict' if bundle.tier == 2 else 'predict only'}",

@@ -14,7 +14,7 @@ from fedmap_aggregator.cli.options import Anywhere, Study, Yes
 from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import operator_pb2 as pb
+    from fedmap.contract.v1 import values
     from fedmap_aggregator.operator.client import Action, OperatorClient
 
 study_app = command_group("Create, start, pause, resume and abort studies.")
@@ -115,7 +115,7 @@ def results_command(
     )
 
 
-def status_of(client: OperatorClient, study: str) -> pb.StudyStatus:
+def status_of(client: OperatorClient, study: str) -> values.StudyStatus:
     """One study's status."""
     found = client.status(study).studies
     if len(found) != 1:

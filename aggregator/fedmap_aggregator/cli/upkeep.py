@@ -18,7 +18,7 @@ from fedmap_aggregator.cli.options import Anywhere, Here, Yes
 from fedmap_aggregator.operator.message_json import message_json
 
 if TYPE_CHECKING:
-    from fedmap.contract.v1 import operator_pb2 as pb
+    from fedmap.contract.v1 import values
     from fedmap.process.command_line import JsonValue
     from fedmap.trust.deletion import Trust
     from fedmap_aggregator.upkeep.archive import BackupManifest
@@ -134,7 +134,7 @@ def _trust(given: Here) -> Trust:
     return Trust(fingerprints, read_file(own) if own.is_file() else b"")
 
 
-def _plan_lines(plan: pb.PurgeStudyResponse) -> list[str]:
+def _plan_lines(plan: values.PurgeStudyResponse) -> list[str]:
     lines = [
         f"A purge of {plan.study} deletes",
         f"  {plan.answers:,} answers of sites, {plan.results:,} results, {plan.refusals:,} refusals",

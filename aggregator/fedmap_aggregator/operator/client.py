@@ -1,176 +1,110 @@
-"""The operator's calls over mutual TLS: a profile in, typed messages out, errors of the one tree.
+"""The operator's calls over mutual TLS: a profile in, values out, errors of the one tree.
 
-Every call works from any machine that reaches the aggregator's port. This module dials, streams files and
-translates failures; it decides nothing and prints nothing.
+Every call works from any machine that reaches the aggregator's port. It decides nothing and prints nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal
 
-import grpc
-
-from fedmap.contract.v1 import operator_pb2 as pb
-from fedmap.contract.v1.operator_pb2_grpc import OperatorServiceStub
+from fedmap.contract.v1 import values
 from fedmap.files.durable import DurableWriter
-from fedmap.transport.channel_options import client_options
+from fedmap.transport.chunk_messages import serialise_chunk
 from fedmap.transport.chunks import file_chunks
-from fedmap.transport.status import raise_typed
+from fedmap.transport.client import TRANSFER_SECONDS, ContractClient
 from fedmap_aggregator.identity.profile import OperatorProfile
 
 Action = Literal["start", "pause", "resume", "abort"]
-_ACTIONS: dict[Action, pb.StudyAction.ValueType] = {
-    "start": pb.STUDY_ACTION_START,
-    "pause": pb.STUDY_ACTION_PAUSE,
-    "resume": pb.STUDY_ACTION_RESUME,
-    "abort": pb.STUDY_ACTION_ABORT,
-}
-# Short calls answer from memory or one database read; a file of a large model takes its time.
-_CALL_SECONDS = 30.0
-_FILE_SECONDS = 3600.0
-# The standard health service, as bytes: an empty request asks about the whole server; field 1 = 1 is SERVING.
-_HEALTH = "/grpc.health.v1.Health/Check"
-_SERVING = b"\x08\x01"
-_Request = TypeVar("_Request")
-_Answer = TypeVar("_Answer")
-_Part = TypeVar("_Part", pb.ExportDropResponse, pb.DownloadBundleResponse)
 
 
-class OperatorClient:
+class OperatorClient(ContractClient):
     """One operator's connection. Use it in a `with` block."""
 
     def __init__(self, profile: OperatorProfile) -> None:
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=profile.ca.encode(),
-            private_key=profile.key.encode(),
-            certificate_chain=profile.certificate.encode(),
+        authority, key, certificate = (
+            text.encode() for text in (profile.ca, profile.key, profile.certificate)
         )
-        self._channel = grpc.secure_channel(
-            profile.address, credentials, options=client_options(profile.proxy)
-        )
-        self._stub = OperatorServiceStub(self._channel)
+        super().__init__(profile.address, profile.proxy, authority, key, certificate)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.close()
-
-    def invite(self, site: str, tier: int, region: str, valid_hours: int = 0) -> pb.InviteResponse:
+    def invite(self, site: str, tier: int, region: str, valid_hours: int = 0) -> values.InviteResponse:
         """A one-time token for a site; 0 hours: the aggregator's setting."""
-        request = pb.InviteRequest(site=site, tier=tier, region=region, valid_hours=valid_hours)
-        return _asked(self._stub.Invite, request)
+        return self.ask(values.InviteRequest(site, tier, region, valid_hours), values.InviteResponse)
 
-    def sites(self) -> tuple[pb.Site, ...]:
+    def sites(self) -> tuple[values.Site, ...]:
         """All sites, sorted by name."""
-        return tuple(_asked(self._stub.ListSites, pb.ListSitesRequest()).sites)
+        return self.ask(values.ListSitesRequest(), values.ListSitesResponse).sites
 
     def revoke(self, site: str, reason: str) -> None:
         """Shut a site out from its next call on."""
-        _asked(self._stub.RevokeSite, pb.RevokeSiteRequest(site=site, reason=reason))
+        self.ask(values.RevokeSiteRequest(site, reason), values.RevokeSiteResponse)
 
     def create_study(
         self, plan_toml: str, rounds: int, seed: int, sites: Iterable[str]
-    ) -> pb.CreateStudyResponse:
+    ) -> values.CreateStudyResponse:
         """Put a study up for approval; 0 rounds: as the plan says; no sites: all T1 sites."""
-        request = pb.CreateStudyRequest(plan_toml=plan_toml, rounds=rounds, seed=seed, sites=list(sites))
-        return _asked(self._stub.CreateStudy, request)
+        request = values.CreateStudyRequest(plan_toml, rounds, seed, tuple(sites))
+        return self.ask(request, values.CreateStudyResponse)
 
     def control(self, study: str, action: Action) -> str:
         """Start, pause, resume or abort a study; the phase it is in afterwards."""
-        request = pb.ControlStudyRequest(study=study, action=_ACTIONS[action])
-        return _asked(self._stub.ControlStudy, request).phase
+        return self.ask(values.ControlStudyRequest(study, action), values.ControlStudyResponse).phase
 
-    def status(self, study: str = "") -> pb.GetStatusResponse:
+    def status(self, study: str = "") -> values.GetStatusResponse:
         """Where one study stands, or all of them."""
-        return _asked(self._stub.GetStatus, pb.GetStatusRequest(study=study))
+        return self.ask(values.GetStatusRequest(study), values.GetStatusResponse)
 
-    def verify_audit(self) -> pb.VerifyAuditResponse:
+    def verify_audit(self) -> values.VerifyAuditResponse:
         """Have the aggregator check its audit log."""
-        return _asked(self._stub.VerifyAudit, pb.VerifyAuditRequest(), _FILE_SECONDS)
+        return self.ask(values.VerifyAuditRequest(), values.VerifyAuditResponse, TRANSFER_SECONDS)
 
     def export_drop(self, study: str, site: str, out: Path) -> int:
         """Write the file for a site without a network; its size. Nothing is left behind on failure."""
-        request = pb.ExportDropRequest(study=study, site=site)
-        return _received(self._stub.ExportDrop, request, out, 0o600)[0]
+        return self._fetched(values.ExportDropRequest(study, site), out).size
 
-    def import_drop(self, path: Path) -> pb.ImportDropResponse:
+    def import_drop(self, path: Path) -> values.ImportDropResponse:
         """Send a file that such a site made."""
-        parts = (pb.ImportDropRequest(chunk=chunk) for chunk in file_chunks(path))
-        return _typed(lambda: self._stub.ImportDrop(parts, timeout=_FILE_SECONDS))
+        parts = map(serialise_chunk, file_chunks(path))
+        return self.upload(values.ImportDropRequest, parts, values.ImportDropResponse)
 
     def release(
         self, study: str, round_number: int = 0, tier: int = 0, expires_unix_ms: int = 0
-    ) -> pb.ReleaseBundleResponse:
+    ) -> values.ReleaseBundleResponse:
         """Make a signed bundle; 0 stands for the last round, tier 2 and the aggregator's own validity."""
-        request = pb.ReleaseBundleRequest(
-            study=study, round=round_number, tier=tier, expires_unix_ms=expires_unix_ms
-        )
-        return _asked(self._stub.ReleaseBundle, request, _FILE_SECONDS)
+        request = values.ReleaseBundleRequest(study, round_number, tier, expires_unix_ms)
+        return self.ask(request, values.ReleaseBundleResponse, TRANSFER_SECONDS)
 
-    def released(self, name: str = "", version: int = 0) -> pb.ListReleasedResponse:
+    def released(self, name: str = "", version: int = 0) -> values.ListReleasedResponse:
         """All bundles, those of one name, or one version with its card."""
-        return _asked(self._stub.ListReleased, pb.ListReleasedRequest(name=name, version=version))
+        return self.ask(values.ListReleasedRequest(name, version), values.ListReleasedResponse)
 
-    def withdraw(self, name: str, version: int, reason: str) -> pb.WithdrawBundleResponse:
+    def withdraw(self, name: str, version: int, reason: str) -> values.WithdrawBundleResponse:
         """Take a bundle back."""
-        request = pb.WithdrawBundleRequest(name=name, version=version, reason=reason)
-        return _asked(self._stub.WithdrawBundle, request)
+        return self.ask(values.WithdrawBundleRequest(name, version, reason), values.WithdrawBundleResponse)
 
-    def download_link(self, name: str, version: int, valid_hours: int = 0) -> pb.MakeDownloadLinkResponse:
+    def download_link(self, name: str, version: int, valid_hours: int = 0) -> values.MakeDownloadLinkResponse:
         """A one-time link for a browser; 0 hours: the aggregator's setting."""
-        request = pb.MakeDownloadLinkRequest(name=name, version=version, valid_hours=valid_hours)
-        return _asked(self._stub.MakeDownloadLink, request)
+        request = values.MakeDownloadLinkRequest(name, version, valid_hours)
+        return self.ask(request, values.MakeDownloadLinkResponse)
 
     def download(self, name: str, version: int, out: Path) -> tuple[int, str]:
         """Write a bundle; its size and SHA-256. Nothing is left behind on failure."""
-        request = pb.DownloadBundleRequest(name=name, version=version)
-        return _received(self._stub.DownloadBundle, request, out, 0o644)
+        written = self._fetched(values.DownloadBundleRequest(name, version), out, mode=0o644)
+        return written.size, written.digest
 
-    def purge(self, study: str, *, with_bundles: bool, dry_run: bool) -> pb.PurgeStudyResponse:
+    def purge(self, study: str, *, with_bundles: bool, dry_run: bool) -> values.PurgeStudyResponse:
         """Delete an ended study's content, or count what would be deleted."""
-        request = pb.PurgeStudyRequest(study=study, with_bundles=with_bundles, dry_run=dry_run)
-        return _asked(self._stub.PurgeStudy, request, _FILE_SECONDS)
+        request = values.PurgeStudyRequest(study, with_bundles, dry_run)
+        return self.ask(request, values.PurgeStudyResponse, TRANSFER_SECONDS)
 
     def deletion(self, study: str) -> bytes:
         """The certificate of a study's deletion."""
-        parts = self._stub.FetchDeletion(pb.FetchDeletionRequest(study=study), timeout=_FILE_SECONDS)
-        return _typed(lambda: b"".join(part.chunk for part in parts))
+        return b"".join(self.chunks(values.FetchDeletionRequest(study)))
 
-    def healthy(self, seconds: float) -> bool:
-        """Whether the health service says that the aggregator is serving; not knowing is an error."""
-        check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_HEALTH)
-        return _asked(check, b"", seconds) == _SERVING
-
-
-def _asked(
-    method: grpc.UnaryUnaryMultiCallable[_Request, _Answer], request: _Request, seconds: float = _CALL_SECONDS
-) -> _Answer:
-    return _typed(lambda: method(request, timeout=seconds))
-
-
-def _received(
-    method: grpc.UnaryStreamMultiCallable[_Request, _Part], request: _Request, out: Path, mode: int
-) -> tuple[int, str]:
-    """Writes what comes in parts to a file; its size and SHA-256."""
-
-    def receive() -> tuple[int, str]:
-        with DurableWriter(out.parent, mode=mode) as writer:
-            for part in method(request, timeout=_FILE_SECONDS):
-                writer.write(part.chunk)
+    def _fetched(self, request: object, out: Path, mode: int = 0o600) -> DurableWriter:
+        with DurableWriter(out.parent, mode) as writer:
+            for chunk in self.chunks(request):
+                writer.write(chunk)
             writer.commit(out)
-            return writer.size, writer.digest
-
-    return _typed(receive)
-
-
-def _typed(call: Callable[[], _Answer]) -> _Answer:
-    try:
-        return call()
-    except grpc.RpcError as error:
-        raise_typed(error)
+        return writer

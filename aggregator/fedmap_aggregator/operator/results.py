@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1.values import RoundStatus, SiteScore, StudyStatus
 from fedmap.errors import ConflictError
 from fedmap.files.durable import make_folder, write_durably
 from fedmap.process.command_line import JsonValue
@@ -37,17 +37,15 @@ _ROUND_COLUMNS = (
 )
 
 
-def write_results(status: pb.StudyStatus, tiers: Mapping[str, int], out: Path) -> None:
+def write_results(status: StudyStatus, tiers: Mapping[str, int], out: Path) -> None:
     """All files into the directory `out`; earlier results of the same study there are replaced."""
     _refuse_foreign(out, status.study)
     make_folder(out, mode=0o755)
     scored = [(tiers.get(s.site, 1), s) for s in status.scores]
     measured = [
-        (tier, s.site, s.region, _metric_name(s), repr(s.value)) for tier, s in scored if s.HasField("value")
+        (tier, s.site, s.region, _metric_name(s), repr(s.value)) for tier, s in scored if s.value is not None
     ]
-    skipped = [
-        (tier, s.site, s.region, _metric_name(s), s.note) for tier, s in scored if not s.HasField("value")
-    ]
+    skipped = [(tier, s.site, s.region, _metric_name(s), s.note) for tier, s in scored if s.value is None]
     _write_table(out / "metrics.csv", ("tier", "site", "region", "metric", "value"), measured)
     _write_table(out / "skipped.csv", ("tier", "site", "region", "metric", "reason"), skipped)
     _write_table(out / "rounds.csv", _ROUND_COLUMNS, map(_round_row, status.history))
@@ -60,7 +58,7 @@ def write_results(status: pb.StudyStatus, tiers: Mapping[str, int], out: Path) -
     write_durably(out / "summary.json", summary.encode(), mode=0o644)
 
 
-def summary_of(status: pb.StudyStatus, tiers: Mapping[str, int]) -> dict[str, JsonValue]:
+def summary_of(status: StudyStatus, tiers: Mapping[str, int]) -> dict[str, JsonValue]:
     """The study in one JSON object: what it was, who took part, medians and quartiles over sites."""
     members = status.members
     return {
@@ -84,12 +82,12 @@ def summary_of(status: pb.StudyStatus, tiers: Mapping[str, int]) -> dict[str, Js
     }
 
 
-def _summary_rows(scores: Sequence[pb.SiteScore], tiers: Mapping[str, int]) -> list[JsonValue]:
+def _summary_rows(scores: Sequence[SiteScore], tiers: Mapping[str, int]) -> list[JsonValue]:
     keys = dict.fromkeys((tiers.get(s.site, 1), s.model, s.metric) for s in scores)
     rows: list[JsonValue] = []
     for tier, model, metric in sorted(keys, key=lambda key: key[0]):
         here = [s for s in scores if (tiers.get(s.site, 1), s.model, s.metric) == (tier, model, metric)]
-        values = [s.value for s in here if s.HasField("value")]
+        values = [s.value for s in here if s.value is not None]
         low, middle, high = (float(q) for q in np.percentile(values, [25, 50, 75])) if values else (None,) * 3
         rows.append(
             {
@@ -106,12 +104,12 @@ def _summary_rows(scores: Sequence[pb.SiteScore], tiers: Mapping[str, int]) -> l
     return rows
 
 
-def _metric_name(score: pb.SiteScore) -> str:
+def _metric_name(score: SiteScore) -> str:
     """As in the lab: the site's own model under the metric's name, another one as <metric>_<model>."""
     return score.metric if score.model == "personal" else f"{score.metric}_{score.model}"
 
 
-def _round_row(closed: pb.RoundStatus) -> tuple[object, ...]:
+def _round_row(closed: RoundStatus) -> tuple[object, ...]:
     values = message_json(closed)
     values["absent"] = " ".join(closed.absent)
     present = ["" if values[name] is None else values[name] for name in _ROUND_COLUMNS[:-1]]

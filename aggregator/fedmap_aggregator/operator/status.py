@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1.values import MemberStatus, StudyStatus
 from fedmap.metrics import METRICS
 from fedmap.process.command_line import PlainTable
 
@@ -42,7 +42,7 @@ def plain(text: str, limit: int = 300) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def overview(studies: Sequence[pb.StudyStatus]) -> RenderableType:
+def overview(studies: Sequence[StudyStatus]) -> RenderableType:
     """One line for each study."""
     if not studies:
         return Text("No studies yet. `fedmap-aggregator study create PLAN` makes one.")
@@ -50,7 +50,7 @@ def overview(studies: Sequence[pb.StudyStatus]) -> RenderableType:
     return PlainTable(("study", "phase", "round", "answered", "now"), rows)
 
 
-def study_view(status: pb.StudyStatus, now_ms: int, most_sites: int | None = None) -> RenderableType:
+def study_view(status: StudyStatus, now_ms: int, most_sites: int | None = None) -> RenderableType:
     """Everything about one study; with `most_sites` only so many of them, those in trouble first."""
     parts: list[RenderableType] = [
         Text.assemble((plain(status.study), "bold"), "  ", plain(status.title)),
@@ -72,7 +72,7 @@ def study_view(status: pb.StudyStatus, now_ms: int, most_sites: int | None = Non
     return Group(*parts)
 
 
-def status_line(status: pb.StudyStatus) -> str:
+def status_line(status: StudyStatus) -> str:
     """The state in one line, for a log or a pipe; it changes exactly when something happened."""
     line = (
         f"{plain(status.study)}: {phase_text(status)}, round {_round(status)}, {_answered(status)} answered"
@@ -85,7 +85,7 @@ def status_line(status: pb.StudyStatus) -> str:
     return line + (f" ({', '.join(troubled)})" if troubled else "")
 
 
-def standing(member: pb.MemberStatus) -> str:
+def standing(member: MemberStatus) -> str:
     """What a site is doing about the open task, in one or two words."""
     if member.membership != "approved":
         return plain(member.membership)
@@ -104,7 +104,7 @@ def standing(member: pb.MemberStatus) -> str:
     return "waiting" if member.stage in {"", "idle"} else "working"
 
 
-def phase_text(status: pb.StudyStatus) -> str:
+def phase_text(status: StudyStatus) -> str:
     """The phase, with what holds it up."""
     if status.paused:
         return f"{status.phase} (paused)"
@@ -123,7 +123,7 @@ def span(milliseconds: int) -> str:
     return f"{seconds // 3600} h" if seconds < 172_800 else f"{seconds // 86_400} days"
 
 
-def _phases(status: pb.StudyStatus) -> Text:
+def _phases(status: StudyStatus) -> Text:
     if status.phase == "aborted":
         return Text("aborted", style="bold red")
     text = Text()
@@ -134,14 +134,14 @@ def _phases(status: pb.StudyStatus) -> Text:
     return text.append(" (paused)", style="bold yellow") if status.paused else text
 
 
-def _bar(status: pb.StudyStatus) -> RenderableType:
+def _bar(status: StudyStatus) -> RenderableType:
     done, of = len(status.history), max(1, status.rounds)
     row = Table.grid(padding=(0, 1))
     row.add_row(ProgressBar(total=of, completed=min(done, of), width=40), f"{done} of {status.rounds} rounds")
     return row
 
 
-def _facts(status: pb.StudyStatus, now_ms: int) -> str:
+def _facts(status: StudyStatus, now_ms: int) -> str:
     facts = [f"quorum {status.quorum}", f"terms {status.terms_digest[:12]}"]
     if status.task_id:
         facts.insert(0, f"task {status.task_id}: {_answered(status)} answered")
@@ -155,7 +155,7 @@ def _facts(status: pb.StudyStatus, now_ms: int) -> str:
     return " · ".join(facts)
 
 
-def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
+def _members(status: StudyStatus, most: int | None) -> list[RenderableType]:
     table = PlainTable(("site", "region", "standing", "work", "note"))
     shown = list(status.members)
     if most is not None and len(shown) > most:
@@ -175,13 +175,13 @@ def _members(status: pb.StudyStatus, most: int | None) -> list[RenderableType]:
     return [table, Text(f"and {hidden} more", style="dim")] if hidden else [table]
 
 
-def _work(member: pb.MemberStatus, word: str) -> str:
+def _work(member: MemberStatus, word: str) -> str:
     if word in {"working", "late"}:
         return f"{plain(member.stage)} {member.progress:.0%}"
-    return f"norm {member.norm:.4g}" if member.HasField("norm") else ""
+    return f"norm {member.norm:.4g}" if member.norm is not None else ""
 
 
-def _history(status: pb.StudyStatus) -> PlainTable:
+def _history(status: StudyStatus) -> PlainTable:
     losses = ("loss", "validation loss", "penalty", "largest weight")
     table = PlainTable(("round", "answered", *losses, "own model", "global model"))
     for closed in status.history[-_ROUNDS_SHOWN:]:
@@ -189,21 +189,21 @@ def _history(status: pb.StudyStatus) -> PlainTable:
             str(closed.round),
             f"{closed.answered} of {closed.members}"
             + (f"; {plain(', '.join(closed.absent), 60)} by an earlier update" if closed.absent else ""),
-            _number(closed.loss if closed.HasField("loss") else None),
-            _number(closed.validation_loss if closed.HasField("validation_loss") else None),
+            _number(closed.loss),
+            _number(closed.validation_loss),
             _number(closed.penalty),
             _number(closed.largest_weight),
-            _number(closed.personal_metric if closed.HasField("personal_metric") else None),
-            _number(closed.global_metric if closed.HasField("global_metric") else None),
+            _number(closed.personal_metric),
+            _number(closed.global_metric),
         )
     return table
 
 
-def _scores(status: pb.StudyStatus) -> PlainTable:
+def _scores(status: StudyStatus) -> PlainTable:
     """The plan's metric at each site; all the others are in `study results`."""
     table = PlainTable(("site", "region", "own model", "global model", "note"))
     chosen = [score for score in status.scores if score.metric == status.metric]
-    values = {(s.site, s.model): s.value for s in chosen if s.HasField("value")}
+    values = {(s.site, s.model): s.value for s in chosen if s.value is not None}
     notes = {s.site: s.note for s in chosen if s.note}
     for site, region in dict.fromkeys((s.site, s.region) for s in chosen):
         own, shared = values.get((site, "personal")), values.get((site, "global"))
@@ -217,7 +217,7 @@ def _scores(status: pb.StudyStatus) -> PlainTable:
     return table
 
 
-def _refusals(status: pb.StudyStatus, now_ms: int) -> PlainTable:
+def _refusals(status: StudyStatus, now_ms: int) -> PlainTable:
     newest = sorted(status.refusals, key=lambda r: -r.at_unix_ms)[:_REFUSALS_SHOWN]
     rows = [
         (*map(plain, (one.site, one.task_id, one.code, one.reason)), span(now_ms - one.at_unix_ms))
@@ -226,7 +226,7 @@ def _refusals(status: pb.StudyStatus, now_ms: int) -> PlainTable:
     return PlainTable(("refused or failed", "task", "code", "reason", "ago"), rows)
 
 
-def _answered(status: pb.StudyStatus) -> str:
+def _answered(status: StudyStatus) -> str:
     members = [m for m in status.members if m.membership == "approved"]
     if status.phase == "approvals":
         return f"{len(members)} of {len(status.members)}"
@@ -236,11 +236,11 @@ def _answered(status: pb.StudyStatus) -> str:
     return f"{sum(m.answer != 'waiting' for m in asked)} of {len(asked)}"
 
 
-def _round(status: pb.StudyStatus) -> str:
+def _round(status: StudyStatus) -> str:
     return f"{status.round} of {status.rounds}"
 
 
-def _now(status: pb.StudyStatus) -> str:
+def _now(status: StudyStatus) -> str:
     return plain(status.waiting_for) if status.phase not in FINAL else ""
 
 

@@ -13,20 +13,20 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1.values import GetStatusResponse
 from fedmap.errors import UnreachableError
 from fedmap_aggregator.operator.message_json import message_json
 from fedmap_aggregator.operator.status import FINAL, overview, status_line, study_view
 
 _SITES_LIVE = 15
-Fetch = Callable[[], pb.GetStatusResponse]
+Fetch = Callable[[], GetStatusResponse]
 LOST = "The aggregator cannot be reached; trying again. What is shown is the last that was heard."
 
 
 class Display(Protocol):
     """Where a follower shows what it learns."""
 
-    def show(self, response: pb.GetStatusResponse) -> None: ...
+    def show(self, response: GetStatusResponse) -> None: ...
 
     def lost(self) -> None: ...
 
@@ -45,7 +45,7 @@ def follow(fetch: Fetch, display: Display, pause: Callable[[], None], until_over
         pause()
 
 
-def view_of(response: pb.GetStatusResponse, in_full: bool, most_sites: int | None = None) -> RenderableType:
+def view_of(response: GetStatusResponse, in_full: bool, most_sites: int | None = None) -> RenderableType:
     """The named study in full, or all of them in a table."""
     if not in_full or not response.studies:
         return overview(response.studies)
@@ -60,7 +60,7 @@ class LiveDisplay:
         self._in_full = in_full
         self._newest: RenderableType = Text("connecting …")
 
-    def show(self, response: pb.GetStatusResponse) -> None:
+    def show(self, response: GetStatusResponse) -> None:
         self._newest = view_of(response, self._in_full, _SITES_LIVE)
         self.live.update(self._newest, refresh=True)
 
@@ -77,7 +77,7 @@ class LineDisplay:
         self._said: dict[str, str] = {}
         self._is_lost = False
 
-    def show(self, response: pb.GetStatusResponse) -> None:
+    def show(self, response: GetStatusResponse) -> None:
         self._is_lost = False
         for study in response.studies:
             line = json.dumps(message_json(study)) if self._as_json else status_line(study)

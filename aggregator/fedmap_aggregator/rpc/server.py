@@ -8,7 +8,7 @@ raises beside our own errors is logged by type and place, and the caller learns 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeAlias
@@ -17,43 +17,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fedmap.contract.v1 import (
-    bundles_pb2,
-    bundles_pb2_grpc,
-    enrolment_pb2,
-    enrolment_pb2_grpc,
-    federation_pb2,
-    federation_pb2_grpc,
-    operator_pb2,
-    operator_pb2_grpc,
-)
+from fedmap.contract import wire
 from fedmap.errors import ConfigError, FedmapError, PortError, RejectedError, StorageError
 from fedmap.process.addresses import split_listen
 from fedmap.process.listening import bind_fault
 from fedmap.process.log import get_logger
 from fedmap.transport.channel_options import server_options
-from fedmap.transport.chunk_messages import read_upload, serialise_chunk
 from fedmap.transport.status import to_status, to_trailers, unexpected_error
 from fedmap_aggregator.identity.callers import Caller
 from fedmap_aggregator.identity.server import ServerIdentity
 from fedmap_aggregator.metrics import AggregatorMetrics
 from fedmap_aggregator.rpc.guard import CallGuard, set_caller
-from fedmap_aggregator.rpc.servicers import (
-    BundleServicer,
-    EnrolmentServicer,
-    FederationServicer,
-    OperatorServicer,
-)
 from fedmap_aggregator.rpc.stalls import StallWatch
 
-CHUNK_RPCS = (
-    "/fedmap.v1.FederationService/FetchPrior",
-    "/fedmap.v1.BundleService/FetchBundle",
-    "/fedmap.v1.OperatorService/ExportDrop",
-    "/fedmap.v1.OperatorService/DownloadBundle",
-    "/fedmap.v1.OperatorService/FetchDeletion",
-)
-UPLOAD_RPC = "/fedmap.v1.FederationService/SubmitAnswer"
 _SHORT_CALLS = 64  # threads beside those of the long polls
 _WAITING_CALLS = 64  # beyond all threads; more are refused at once
 _STREAMS = 64  # of one connection at the same time
@@ -84,9 +60,7 @@ class GuardInterceptor(grpc.ServerInterceptor):
         handler, rpc = continuation(handler_call_details), handler_call_details.method
         if handler is None:
             return None
-        serialise = serialise_chunk if rpc in CHUNK_RPCS else handler.response_serializer
-        read = read_upload if rpc == UPLOAD_RPC else handler.request_deserializer
-        coders = (read, serialise)
+        coders = (handler.request_deserializer, handler.response_serializer)
         # A single request is read as a stream of one: gRPC would wait for it before the guard is asked, so
         # that calls without a message would hold every thread.
         if handler.response_streaming:
@@ -164,10 +138,7 @@ class AggregatorServer:
         listen: str,
         identity: ServerIdentity,
         interceptor: GuardInterceptor,
-        enrolment: EnrolmentServicer,
-        federation: FederationServicer,
-        operator: OperatorServicer,
-        bundles: BundleServicer,
+        services: Sequence[grpc.GenericRpcHandler],
         *,
         polls: int,
         with_reflection: bool,
@@ -181,10 +152,7 @@ class AggregatorServer:
             options=[*server_options(), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=threads + _WAITING_CALLS,
         )
-        enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(enrolment, self._server)
-        federation_pb2_grpc.add_FederationServiceServicer_to_server(federation, self._server)
-        operator_pb2_grpc.add_OperatorServiceServicer_to_server(operator, self._server)
-        bundles_pb2_grpc.add_BundleServiceServicer_to_server(bundles, self._server)
+        self._server.add_generic_rpc_handlers(services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if with_reflection:
             reflection.enable_server_reflection((*service_names(), reflection.SERVICE_NAME), self._server)
@@ -212,13 +180,7 @@ class AggregatorServer:
 
 def service_names() -> tuple[str, ...]:
     """Of the contract and of health."""
-    contract = (
-        enrolment_pb2.DESCRIPTOR.services_by_name["EnrolmentService"],
-        federation_pb2.DESCRIPTOR.services_by_name["FederationService"],
-        operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
-        bundles_pb2.DESCRIPTOR.services_by_name["BundleService"],
-    )
-    return (*(service.full_name for service in contract), health.SERVICE_NAME)
+    return (*wire.service_names(), health.SERVICE_NAME)
 
 
 def _certificate(context: grpc.ServicerContext) -> bytes | None:

@@ -82,9 +82,10 @@ class Rpc:
 
 @lru_cache(maxsize=16)
 def rpcs(service: str) -> Mapping[str, Rpc]:
-    """The calls of a service by name, as the contract lists them."""
+    """The calls of a service, whose name may be the full one, by name, as the contract lists them."""
+    short = service.rpartition(".")[2]
     described = next(
-        found for file in _FILES if (found := file.DESCRIPTOR.services_by_name.get(service)) is not None
+        found for file in _FILES if (found := file.DESCRIPTOR.services_by_name.get(short)) is not None
     )
     return {
         method.name: Rpc(
@@ -105,8 +106,7 @@ def rpc_of(request: type) -> Rpc:
 
 @lru_cache(maxsize=1)
 def _rpcs_by_request() -> Mapping[type, Rpc]:
-    names = [name for file in _FILES for name in file.DESCRIPTOR.services_by_name]
-    return {rpc.request: rpc for name in names for rpc in rpcs(name).values()}
+    return {rpc.request: rpc for service in service_names() for rpc in rpcs(service).values()}
 
 
 def service_names() -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import values
 
 LENGTH_DELIMITED = 2  # wire type of bytes
@@ -32,16 +31,15 @@ def tensors_part(chunk: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class UploadPart:
-    """A SubmitAnswerRequest as it is read: the answer, a chunk, or neither where a part is empty."""
+    """A SubmitAnswerRequest as it is read: the answer with its bytes, a chunk, or neither."""
 
-    answer: pb.Answer | None = None
+    answer: values.Answer | None = None
+    data: bytes = b""
     chunk: memoryview | None = None
 
     def __len__(self) -> int:
         """Bytes, for who watches the pace."""
-        if self.chunk is not None:
-            return len(self.chunk)
-        return 0 if self.answer is None else self.answer.ByteSize()
+        return len(self.data if self.chunk is None else self.chunk)
 
 
 def read_chunk(data: bytes) -> memoryview:
@@ -51,17 +49,16 @@ def read_chunk(data: bytes) -> memoryview:
 
 
 def read_upload(data: bytes) -> UploadPart:
-    """A part of an upload, its chunk where it lies."""
-    alone = _lone_field(2, data)
-    if alone is not None:
-        return UploadPart(chunk=alone)
-    message = pb.SubmitAnswerRequest.FromString(data)
-    match message.WhichOneof("part"):
-        case "answer":
-            return UploadPart(answer=message.answer)
-        case "chunk":
-            return UploadPart(chunk=memoryview(message.chunk))
-    return UploadPart()
+    """A part of an upload, its chunk where it lies and its answer with the bytes that arrived."""
+    chunk, answer = _lone_field(2, data), _lone_field(1, data)
+    if chunk is not None:
+        return UploadPart(chunk=chunk)
+    if answer is not None:
+        return UploadPart(wire.read(values.Answer, bytes(answer)), bytes(answer))
+    part = wire.read(values.SubmitAnswerRequest, data)
+    if part.chunk is not None:
+        return UploadPart(chunk=memoryview(part.chunk))
+    return UploadPart(part.answer, b"" if part.answer is None else wire.write(part.answer))
 
 
 def _lone_field(number: int, data: bytes) -> memoryview | None:

@@ -70,7 +70,7 @@ class ContractClient:
             finally:
                 call.cancel()  # changes nothing on a call that is over
 
-    def download(self, request: object) -> Iterator[memoryview]:
+    def chunks(self, request: object) -> Iterator[memoryview]:
         """The bytes that a call gives in chunks, as they arrive."""
         call = self._channel.unary_stream(
             wire.rpc_of(type(request)).path, request_serializer=wire.write, response_deserializer=read_chunk

@@ -14,10 +14,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
-from fedmap.contract.v1 import drop_pb2
-from fedmap.errors import IncompatibleError, IntegrityError, LimitError
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
+from fedmap.errors import IncompatibleError, IntegrityError, LimitError, RejectedError
 from fedmap.files.digests import is_digest
 from fedmap.files.durable import TEMPORARY, DurableWriter, storage_error
 from fedmap.files.stored_zip import Member, Source, ZipForm, ZipReader, measured, write_zip
@@ -43,11 +42,16 @@ FORM = ZipForm(
 class DropFile:
     """A drop whose parts fit together. Unsigned paper until `verify` has been asked."""
 
-    drop: drop_pb2.Drop
+    drop: values.Drop
     tensors_path: Path | None  # a temporary file: the caller moves or removes it
     signer_chain_pem: bytes  # empty: signed by the key of the request inside
     signature: bytes
     signed: bytes  # the message that the signature is over
+
+    @property
+    def kind(self) -> str:
+        """What it holds, as the contract calls it."""
+        return _kind(self.drop)
 
     def verify(self, ca_pem: bytes, now: datetime.datetime, expected: Identity) -> None:
         """`IntegrityError` or `NotAllowedError` unless `expected` signed it, with a certificate of this CA.
@@ -55,7 +59,7 @@ class DropFile:
         An enrolment has no certificate yet: it must be signed by the key it asks a certificate for, and the
         token inside says the rest.
         """
-        if self.drop.WhichOneof("content") == "enrolment":
+        if self.drop.enrolment is not None:
             key = check_csr(self.drop.enrolment.csr_pem, expected)
             verify_with_key(key, self.signed, self.signature)
             return
@@ -73,21 +77,16 @@ class DropFile:
                 raise storage_error(error, self.tensors_path) from error
 
 
-def write(
-    path: Path, drop: drop_pb2.Drop, tensors_path: Path | None, key_pem: bytes, chain_pem: bytes
-) -> None:
+def write(path: Path, drop: values.Drop, tensors_path: Path | None, key_pem: bytes, chain_pem: bytes) -> None:
     """Signs a drop and puts it at `path` durably. Format and tensors digest are filled in here."""
-    whole = drop_pb2.Drop()
-    whole.CopyFrom(drop)
-    whole.format = FORMAT
     sources: dict[str, Source] = {}
     known: dict[str, Member] = {}
-    whole.tensors_digest = ""
+    digest = ""
     if tensors_path is not None:
         sources[_TENSORS] = tensors_path
-        known[_TENSORS], whole.tensors_digest = measured(_TENSORS, tensors_path, FORM)
-    content = whole.SerializeToString(deterministic=True)
-    signature = sign(key_pem, _signed(content, whole.tensors_digest))
+        known[_TENSORS], digest = measured(_TENSORS, tensors_path, FORM)
+    content = wire.write(replace(drop, format=FORMAT, tensors_digest=digest))
+    signature = sign(key_pem, _signed(content, digest))
     sources |= {_CONTENT: content, _SIGNER: chain_pem, _SIGNATURE: signature}
     with DurableWriter(path.parent) as writer:
         write_zip(writer.write, FORM, sources, known)
@@ -124,24 +123,24 @@ def _read(reading: ZipReader, folder: Path | None) -> DropFile:
     return DropFile(drop, tensors, signer, signature, _signed(content, drop.tensors_digest))
 
 
-def _parsed(content: bytes) -> drop_pb2.Drop:
+def _parsed(content: bytes) -> values.Drop:
     try:
-        drop = drop_pb2.Drop.FromString(content)
-    except DecodeError as error:
+        drop = wire.read(values.Drop, content)
+    except RejectedError as error:
         raise _refused("its content cannot be read") from error
     if drop.format != FORMAT:
         raise IncompatibleError(
             f"the drop file has format {drop.format}, and this software reads format {FORMAT}",
             hint="Update the older side.",
         )
-    if drop.WhichOneof("content") is None or not is_site_name(drop.site):
+    if not _kind(drop) or not is_site_name(drop.site):
         raise _refused("its content is incomplete")
     if drop.tensors_digest and not is_digest(drop.tensors_digest):
         raise _refused("its digest of the tensors is malformed")
     return drop
 
 
-def _extracted(reading: ZipReader, drop: drop_pb2.Drop, folder: Path | None) -> Path:
+def _extracted(reading: ZipReader, drop: values.Drop, folder: Path | None) -> Path:
     """The tensors in a temporary file, which stays only when their digest fits."""
     member = reading.member(_TENSORS)
     descriptor, name = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
@@ -155,6 +154,11 @@ def _extracted(reading: ZipReader, drop: drop_pb2.Drop, folder: Path | None) -> 
     if not whole:
         raise _refused("the tensors do not fit their digest")
     return path
+
+
+def _kind(drop: values.Drop) -> str:
+    kinds = ("enrolment", "certificate", "offer", "approval", "task", "answer")
+    return next((kind for kind in kinds if getattr(drop, kind) is not None), "")
 
 
 def _signed(content: bytes, tensors_digest: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from fedmap.contract.v1 import drop_pb2
+from fedmap.contract.v1 import values
 from fedmap.errors import IntegrityError
 from fedmap.files.durable import make_folder
 from fedmap.trust import drop_files
@@ -29,11 +29,8 @@ def write_request(state: Path, site: str, token: str, out: Path, now: datetime.d
     make_folder(state)
     request = new_request(site)
     keep_pending(state, request)
-    drop = drop_pb2.Drop(
-        site=site,
-        made_unix_ms=int(now.timestamp() * 1000),
-        enrolment=drop_pb2.DropEnrolment(token=token, csr_pem=request.csr),
-    )
+    asked = values.DropEnrolment(token, request.csr)
+    drop = values.Drop(site=site, made_unix_ms=int(now.timestamp() * 1000), enrolment=asked)
     drop_files.write(out, drop, None, request.key, b"")
 
 
@@ -43,12 +40,12 @@ def take_certificate(
     """Put the certificate of a drop file in force, if it is the aggregator's answer to our request."""
     key = pending_key(state)
     found = drop_files.read(file)
-    if found.drop.WhichOneof("content") != "certificate" or found.drop.site != site:
+    content = found.drop.certificate
+    if content is None or found.drop.site != site:
         raise IntegrityError(
             f"{file}: it does not hold a certificate for {site}",
             hint="Use the file that `fedmap-aggregator round import` made from this site's request.",
         )
-    content = found.drop.certificate
     if not same_fingerprint(certificate_facts(content.ca_pem).fingerprint, fingerprint):
         raise IntegrityError(
             f"{file}: its authority has not the fingerprint that was given",

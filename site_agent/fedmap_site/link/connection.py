@@ -123,7 +123,7 @@ class Connection:
 
     def fetch_bundle(self, name: str, version: int, offset: int) -> Iterator[memoryview]:
         """The bytes of a bundle from an offset on, as they arrive. Nothing of them is checked here."""
-        for chunk in self._now().download(values.FetchBundleRequest(name, version, offset)):
+        for chunk in self._now().chunks(values.FetchBundleRequest(name, version, offset)):
             self._received(len(chunk))
             yield chunk
 
@@ -198,7 +198,7 @@ class Connection:
                 while kept := file.read(CHUNK):
                     running.update(kept)
                 request = values.FetchPriorRequest(study, digest, have)
-                for chunk in self._now().download(request) if have < size else ():
+                for chunk in self._now().chunks(request) if have < size else ():
                     have += len(chunk)
                     if have > size:
                         break

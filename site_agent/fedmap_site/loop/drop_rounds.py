@@ -11,12 +11,11 @@ import datetime
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import drop_pb2
-from fedmap.contract.v1.values import Task
+from fedmap.contract.v1.values import Drop, DropAnswer, DropApproval, Task
 from fedmap.errors import FedmapError, IntegrityError, RejectedError, StateError
 from fedmap.files.digests import file_sha256, is_digest
 from fedmap.files.durable import storage_error
@@ -57,32 +56,30 @@ class FileSite:
                     f"{path}: it is for site {found.drop.site}, this is site {self.name}",
                     hint="Ask the operator for the file that is for this site.",
                 )
-            kind = found.drop.WhichOneof("content") or "nothing"
-            if kind != wanted:
+            if found.kind != wanted:
                 raise StateError(
                     f"{path}: it holds another thing than {wanted}",
-                    hint=_WANTED.get(kind, "Ask the operator which file is meant."),
+                    hint=_WANTED.get(found.kind, "Ask the operator which file is meant."),
                 )
             yield found
         finally:
             found.discard()
 
-    def write(self, out: Path, drop: drop_pb2.Drop, tensors: Path | None, now: datetime.datetime) -> None:
-        drop.site = self.name
-        drop.made_unix_ms = int(now.timestamp() * 1000)
+    def write(self, out: Path, drop: Drop, tensors: Path | None, now: datetime.datetime) -> None:
+        drop = replace(drop, site=self.name, made_unix_ms=int(now.timestamp() * 1000))
         drop_files.write(out, drop, tensors, self.identity.key, self.identity.certificate)
 
 
 def offered_terms(site: FileSite, path: Path, now: datetime.datetime) -> StudyTerms:
     """The terms in an offer; their digest is computed here, not believed."""
     with site.opened(path, "offer", now) as found:
+        assert found.drop.offer is not None  # it was opened as one
         return parse_terms(found.drop.offer.terms_json, str(path))
 
 
 def write_approval(site: FileSite, terms: StudyTerms, out: Path, now: datetime.datetime) -> None:
     """The site's consent, as a file for the centre."""
-    approval = drop_pb2.DropApproval(study=terms.study, terms_digest=terms.digest)
-    site.write(out, drop_pb2.Drop(approval=approval), None, now)
+    site.write(out, Drop(approval=DropApproval(terms.study, terms.digest)), None, now)
 
 
 def run_round(
@@ -101,7 +98,7 @@ def run_round(
             _keep_prior(site, task, found, path)
             item, failure = workplace.do(task, terms)
     if item.status.state in ("released", "sent"):
-        drop = drop_pb2.Drop(answer=drop_pb2.DropAnswer(answer=item.answer_bytes()))
+        drop = Drop(answer=DropAnswer(item.answer_bytes()))
         site.write(out, drop, item.tensors_path, now)
         detail = {"answer": item.answer_digest, "file": file_sha256(out)}
         site.audit.append("answer.written_to_file", item.id, detail)
@@ -109,13 +106,15 @@ def run_round(
 
 
 def _task(found: DropFile, path: Path) -> Task:
+    content = found.drop.task
+    assert content is not None  # it was opened as one
     try:
-        task = wire.read(Task, found.drop.task.task)
+        task = wire.read(Task, content.task)
     except RejectedError as error:
         raise IntegrityError(
             f"{path}: the task in it cannot be read", hint="Both sides must run compatible versions."
         ) from error
-    if parse_terms(found.drop.task.terms_json, str(path)).digest != task.terms_digest:
+    if parse_terms(content.terms_json, str(path)).digest != task.terms_digest:
         raise IntegrityError(
             f"{path}: the terms in it are not those of its task", hint="Ask the operator for the file again."
         )

@@ -7,10 +7,12 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2
+from fedmap.contract import wire
+from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2, values
 from fedmap.errors import RejectedError
 from fedmap.transport.channel_options import CHUNK, MIB
 from fedmap.transport.chunk_messages import (
+    UploadPart,
     answer_part,
     read_chunk,
     read_upload,
@@ -77,12 +79,11 @@ def test_a_part_of_an_upload_has_the_bytes_of_protobuf(size: int) -> None:
 
 
 @given(st.text(max_size=40), st.integers(0, 2**32 - 1))
-def test_an_answer_is_sent_as_it_was_written(study: str, attempt: int) -> None:
-    message = federation_pb2.SubmitAnswerRequest(answer=federation_pb2.Answer(study=study, attempt=attempt))
-    assert answer_part(message.answer.SerializeToString()) == message.SerializeToString()
-    part = read_upload(message.SerializeToString())
-    assert part.answer == message.answer
-    assert part.chunk is None
+def test_an_answer_is_sent_as_it_was_written_and_arrives_with_its_bytes(study: str, attempt: int) -> None:
+    answer = values.Answer(study, attempt=attempt)
+    data = wire.write(answer)
+    assert answer_part(data) == wire.write(values.SubmitAnswerRequest(answer))
+    assert read_upload(answer_part(data)) == UploadPart(answer, data)
 
 
 def test_a_part_with_nothing_in_it_is_neither() -> None:

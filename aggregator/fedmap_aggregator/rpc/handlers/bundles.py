@@ -1,6 +1,6 @@
 """Bundles for sites, who list and fetch them, and for the operator, who releases and withdraws them.
 
-Messages in, messages out. What a bundle holds is `release.signing`, who may see it is `release.catalogue`.
+Values in, values out. What a bundle holds is `release.signing`, who may see it is `release.catalogue`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fedmap.bundles.card.text import model_card
-from fedmap.contract.v1 import bundles_pb2 as pb
-from fedmap.contract.v1 import operator_pb2 as operator
+from fedmap.contract.v1 import values
 from fedmap.errors import NotFoundError, RejectedError, StateError
 from fedmap.names import shown
 from fedmap.process.log import get_logger
@@ -39,10 +38,12 @@ class BundleHandler:
         self._metrics = metrics
         self._clock_ms = clock_ms
 
-    def list_bundles(self, caller: Caller) -> pb.ListBundlesResponse:
-        return pb.ListBundlesResponse(bundles=[self._bundle(row) for row in self._visible(caller)])
+    def list_bundles(self, caller: Caller) -> values.ListBundlesResponse:
+        return values.ListBundlesResponse(
+            tuple(self._bundle(row) for row in self._catalogue.visible(caller.tier))
+        )
 
-    def fetch(self, caller: Caller, request: pb.FetchBundleRequest) -> Iterator[bytes]:
+    def fetch(self, caller: Caller, request: values.FetchBundleRequest) -> Iterator[bytes]:
         """The chunks of a bundle; the server makes messages of them."""
         row = self._catalogue.fetchable(caller.tier, request.name, request.version)
         sent = 0
@@ -57,14 +58,11 @@ class BundleHandler:
                     caller.actor, "bundle.download", row.file_name, detail, self._clock_ms()
                 )
 
-    def get_withdrawals(self) -> pb.GetWithdrawalsResponse:
-        return pb.GetWithdrawalsResponse(signed_list=self._catalogue.withdrawals()[1])
+    def get_withdrawals(self) -> values.GetWithdrawalsResponse:
+        return values.GetWithdrawalsResponse(self._catalogue.withdrawals()[1])
 
-    def _visible(self, caller: Caller) -> tuple[BundleRow, ...]:
-        return self._catalogue.visible(caller.tier)
-
-    def _bundle(self, row: BundleRow) -> pb.Bundle:
-        return pb.Bundle(
+    def _bundle(self, row: BundleRow) -> values.Bundle:
+        return values.Bundle(
             name=row.name,
             version=row.version,
             file_name=row.file_name,
@@ -98,40 +96,36 @@ class ReleaseHandler:
         self._metrics = metrics
         self._log = get_logger()
 
-    def release(
-        self, caller: Caller, request: operator.ReleaseBundleRequest
-    ) -> operator.ReleaseBundleResponse:
+    def release(self, caller: Caller, request: values.ReleaseBundleRequest) -> values.ReleaseBundleResponse:
         order = ReleaseOrder(
             request.study, request.round or None, request.tier or 2, request.expires_unix_ms or None
         )
         row, made = self._release.release(order, caller.actor)
         if made:
             self._log.info("bundle_released", study=row.study, round=row.round, digest=row.file_digest)
-        return operator.ReleaseBundleResponse(
-            bundle=self._released(row), made=made, key_fingerprint=self._catalogue.key_fingerprint
-        )
+        return values.ReleaseBundleResponse(self._released(row), made, self._catalogue.key_fingerprint)
 
-    def list_released(self, request: operator.ListReleasedRequest) -> operator.ListReleasedResponse:
-        response = operator.ListReleasedResponse(
-            key_fingerprint=self._catalogue.key_fingerprint,
-            signed_withdrawals=self._catalogue.withdrawals()[1],
-        )
+    def list_released(self, request: values.ListReleasedRequest) -> values.ListReleasedResponse:
+        card = ""
         if request.version:
-            row = self._catalogue.row(request.name, request.version)
-            response.bundles.append(self._released(row))
-            response.card = model_card(self._catalogue.manifest(row))
-            return response
-        rows = [row for row in self._catalogue.rows() if request.name in ("", row.name)]
+            rows = [self._catalogue.row(request.name, request.version)]
+            card = model_card(self._catalogue.manifest(rows[0]))
+        else:
+            rows = [row for row in self._catalogue.rows() if request.name in ("", row.name)]
         if request.name and not rows:
             raise NotFoundError(
                 f"no bundle is called {shown(request.name)}", hint="`bundle list` shows all that there are"
             )
-        response.bundles.extend(map(self._released, rows))
-        return response
+        return values.ListReleasedResponse(
+            bundles=tuple(map(self._released, rows)),
+            key_fingerprint=self._catalogue.key_fingerprint,
+            signed_withdrawals=self._catalogue.withdrawals()[1],
+            card=card,
+        )
 
     def withdraw(
-        self, caller: Caller, request: operator.WithdrawBundleRequest
-    ) -> operator.WithdrawBundleResponse:
+        self, caller: Caller, request: values.WithdrawBundleRequest
+    ) -> values.WithdrawBundleResponse:
         reason = " ".join(request.reason.split())
         if not reason or len(reason) > _REASON:
             raise RejectedError(
@@ -142,11 +136,11 @@ class ReleaseHandler:
         row = self._release.withdraw(known, reason, caller.actor)
         self._log.info("bundle_withdrawn", study=row.study, digest=row.file_digest, actor=caller.actor)
         serial, _ = self._catalogue.withdrawals()
-        return operator.WithdrawBundleResponse(bundle=self._released(row), serial=serial)
+        return values.WithdrawBundleResponse(bundle=self._released(row), serial=serial)
 
     def make_link(
-        self, caller: Caller, request: operator.MakeDownloadLinkRequest
-    ) -> operator.MakeDownloadLinkResponse:
+        self, caller: Caller, request: values.MakeDownloadLinkRequest
+    ) -> values.MakeDownloadLinkResponse:
         row = self._catalogue.row(request.name, request.version)
         self._catalogue.check_stands(row)
         base = self._link_base()
@@ -157,18 +151,18 @@ class ReleaseHandler:
             )
         token, expires = self._links.make(row, request.valid_hours, caller.actor)
         self._log.info("download_link_made", digest=row.file_digest, actor=caller.actor)
-        return operator.MakeDownloadLinkResponse(url=f"{base}/d/{token}", expires_unix_ms=expires)
+        return values.MakeDownloadLinkResponse(url=f"{base}/d/{token}", expires_unix_ms=expires)
 
-    def download(self, request: operator.DownloadBundleRequest) -> Iterator[bytes]:
+    def download(self, request: values.DownloadBundleRequest) -> Iterator[bytes]:
         """As the sites get it; a withdrawn one too, so that it can be looked into."""
         row = self._catalogue.row(request.name, request.version)
         for chunk in file_chunks(self._catalogue.path(row)):
             self._metrics.sent(len(chunk))
             yield chunk
 
-    def _released(self, row: BundleRow) -> operator.ReleasedBundle:
+    def _released(self, row: BundleRow) -> values.ReleasedBundle:
         manifest = self._catalogue.manifest(row)
-        return operator.ReleasedBundle(
+        return values.ReleasedBundle(
             name=row.name,
             version=row.version,
             file_name=row.file_name,

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import drop_pb2, enrolment_pb2, federation_pb2, values
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import ConfigError, IntegrityError, LimitError, NotFoundError, RejectedError, StateError
 from fedmap.files.durable import DurableWriter, make_folder, read_file
 from fedmap.names import check_site_name, shown
@@ -34,8 +34,6 @@ from fedmap_aggregator.studies.service import StudyService
 from fedmap_aggregator.studies.task_messages import task_message
 
 _ROOM = 32 << 20  # bytes of a file beside its tensors
-_SUBMIT = "/fedmap.v1.FederationService/SubmitAnswer"
-_APPROVE = "/fedmap.v1.FederationService/Approve"
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class DropHandler:
         self._clock_ms = clock_ms
         make_folder(folder)
 
-    def export(self, caller: Caller, request: pb.ExportDropRequest) -> Iterator[bytes]:
+    def export(self, caller: Caller, request: values.ExportDropRequest) -> Iterator[bytes]:
         """The file for a site: the offer before the start, else its open task with the prior."""
         drop, tensors = self._content(request.study, request.site)
         with TemporaryDirectory(dir=self._folder) as folder:
@@ -89,7 +87,7 @@ class DropHandler:
                 self._metrics.sent(len(chunk))
                 yield chunk
 
-    def take(self, caller: Caller, chunks: Iterator[bytes]) -> pb.ImportDropResponse:
+    def take(self, caller: Caller, chunks: Iterator[bytes | memoryview]) -> values.ImportDropResponse:
         """A file that a site made. What it stands for decides which checks it meets."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(dir=self._folder)))
@@ -97,28 +95,26 @@ class DropHandler:
             file = drop_files.read(path, folder, self._max_tensors)
             site = check_site_name(file.drop.site)
             file.verify(self._signing.client_ca_pem, self._now(), Identity("site", site))
-            match file.drop.WhichOneof("content"):
-                case "enrolment":
-                    return self._enrol(caller, site, file.drop.enrolment, folder)
-                case "approval":
-                    return self._approve(caller, site, file)
-                case "answer":
-                    return self._answer(caller, site, file)
+            match file.drop:
+                case values.Drop(enrolment=values.DropEnrolment() as enrolment):
+                    return self._enrol(caller, site, enrolment, folder)
+                case values.Drop(approval=values.DropApproval() as approval):
+                    return self._approve(caller, site, file, approval)
+                case values.Drop(answer=values.DropAnswer(answer)):
+                    return self._answer(caller, site, file, answer)
         raise IntegrityError(
             "the file is none that a site makes", hint="import the file that `fedmap-site round run` wrote"
         )
 
-    def _content(self, name: str, site: str) -> tuple[drop_pb2.Drop, Path | None]:
+    def _content(self, name: str, site: str) -> tuple[values.Drop, Path | None]:
         study = self._service.study(name)
         if site not in study.state.members:
             raise NotFoundError(
                 f"{shown(site)} is not invited to the study {name}", hint="check the site's name"
             )
-        drop = drop_pb2.Drop(site=site, made_unix_ms=self._clock_ms())
+        terms = study.terms.to_json()
         if study.state.phase == "approvals":
-            drop.offer.study = name
-            drop.offer.terms_json = study.terms.to_json()
-            return drop, None
+            return self._drop(site, offer=values.DropOffer(name, terms)), None
         task = tasks_for(study.state, site)
         if task is None:
             raise StateError(
@@ -126,12 +122,14 @@ class DropHandler:
                 hint="`fedmap-aggregator status` says what the study is waiting for; export again later",
             )
         message = task_message(study, task)
-        drop.task.task = wire.write(message)
-        drop.task.terms_json = study.terms.to_json()
         prior = message.prior_digest
+        drop = self._drop(site, task=values.DropTask(wire.write(message), terms))
         return drop, self._store.blobs.existing(prior) if prior else None
 
-    def _write(self, path: Path, drop: drop_pb2.Drop, tensors: Path | None) -> None:
+    def _drop(self, site: str, **content: Any) -> values.Drop:
+        return values.Drop(site=site, made_unix_ms=self._clock_ms(), **content)
+
+    def _write(self, path: Path, drop: values.Drop, tensors: Path | None) -> None:
         try:
             drop_files.write(path, drop, tensors, self._signing.key_pem(), self._signing.certificate_pem())
         except ConfigError as error:
@@ -141,7 +139,7 @@ class DropHandler:
                 "SAN fedmap:aggregator",
             ) from error
 
-    def _received(self, folder: Path, chunks: Iterator[bytes]) -> Path:
+    def _received(self, folder: Path, chunks: Iterator[bytes | memoryview]) -> Path:
         most, path = self._max_tensors + _ROOM, folder / "received"
         with DurableWriter(folder) as writer:
             for chunk in chunks:
@@ -155,29 +153,28 @@ class DropHandler:
         return path
 
     def _enrol(
-        self, caller: Caller, site: str, enrolment: drop_pb2.DropEnrolment, folder: Path
-    ) -> pb.ImportDropResponse:
-        request = enrolment_pb2.EnrolRequest(site=site, token=enrolment.token, csr_pem=enrolment.csr_pem)
-        response = self._enrolment.enrol(request)
-        drop = drop_pb2.Drop(site=site, made_unix_ms=self._clock_ms())
-        drop.certificate.certificate_pem = response.certificate_pem
-        drop.certificate.ca_pem = response.ca_pem
+        self, caller: Caller, site: str, enrolment: values.DropEnrolment, folder: Path
+    ) -> values.ImportDropResponse:
+        issued = self._enrolment.enrol(values.EnrolRequest(site, enrolment.token, enrolment.csr_pem))
         path = folder / "reply"
-        self._write(path, drop, None)
+        certificate = values.DropCertificate(issued.certificate_pem, issued.ca_pem)
+        self._write(path, self._drop(site, certificate=certificate), None)
         self._note(caller, "drop.import", "", site)
-        return pb.ImportDropResponse(what="enrolment", site=site, reply=read_file(path))
+        return values.ImportDropResponse(what="enrolment", site=site, reply=read_file(path))
 
-    def _approve(self, caller: Caller, site: str, file: drop_files.DropFile) -> pb.ImportDropResponse:
-        sender, approval = self._sender(file, _APPROVE), file.drop.approval
-        request = federation_pb2.ApproveRequest(study=approval.study, terms_digest=approval.terms_digest)
-        self._federation.approve(sender, request)
+    def _approve(
+        self, caller: Caller, site: str, file: drop_files.DropFile, approval: values.DropApproval
+    ) -> values.ImportDropResponse:
+        request = values.ApproveRequest(approval.study, approval.terms_digest)
+        self._federation.approve(self._sender(file, request), request)
         self._note(caller, "drop.import", approval.study, site)
         self._service.heard_by_file(site)
-        return pb.ImportDropResponse(what="approval", study=approval.study, site=site)
+        return values.ImportDropResponse(what="approval", study=approval.study, site=site)
 
-    def _answer(self, caller: Caller, site: str, file: drop_files.DropFile) -> pb.ImportDropResponse:
-        sender = self._sender(file, _SUBMIT)
-        data = file.drop.answer.answer
+    def _answer(
+        self, caller: Caller, site: str, file: drop_files.DropFile, data: bytes
+    ) -> values.ImportDropResponse:
+        sender = self._sender(file, values.SubmitAnswerRequest())
         try:
             answer = wire.read(values.Answer, data)
         except RejectedError as error:
@@ -193,12 +190,12 @@ class DropHandler:
                         upload.write(chunk)
                 upload.finish()
         self._service.heard_by_file(site)
-        return pb.ImportDropResponse(what="answer", study=answer.study, site=site, task_id=answer.task_id)
+        return values.ImportDropResponse(what="answer", study=answer.study, site=site, task_id=answer.task_id)
 
-    def _sender(self, file: drop_files.DropFile, rpc: str) -> Caller:
+    def _sender(self, file: drop_files.DropFile, request: object) -> Caller:
         """The site that signed, if it could make the call that the file stands for."""
         sender = self._resolver.resolve(file.signer_chain_pem, self._clock_ms())
-        authorise(rpc, sender)
+        authorise(wire.rpc_of(type(request)).path, sender)
         return sender
 
     def _note(self, caller: Caller, action: str, study: str, site: str) -> None:

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedmap.contract.v1 import enrolment_pb2 as pb
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import LimitError, RejectedError, StateError, TokenError
 from fedmap.names import check_site_name
 from fedmap.process.log import get_logger
@@ -69,10 +70,10 @@ class EnrolmentHandler:
         self._clock_ms = clock_ms
         self._log = get_logger()
 
-    def enrol(self, request: pb.EnrolRequest) -> pb.EnrolResponse:
+    def enrol(self, request: values.EnrolRequest) -> values.EnrolResponse:
         """A certificate for an invited site. Its earlier certificates are revoked with this."""
         authority = self._issuing_authority()
-        if request.ByteSize() > MOST_REQUEST:
+        if len(wire.write(request)) > MOST_REQUEST:
             raise RejectedError(
                 "the request is larger than 64 KiB", hint="make a new request with `fedmap-site enrol`"
             )
@@ -102,9 +103,9 @@ class EnrolmentHandler:
         self._liveness.forget(site)
         count_sites(self._store, self._metrics)
         self._log.info("site_enrolled", site=site, tier=invitation.tier, serial=row.serial)
-        return pb.EnrolResponse(certificate_pem=certificate, ca_pem=authority.certificate_pem)
+        return values.EnrolResponse(certificate, authority.certificate_pem)
 
-    def renew(self, caller: Caller, request: pb.RenewRequest) -> pb.RenewResponse:
+    def renew(self, caller: Caller, request: values.RenewRequest) -> values.RenewResponse:
         """A further certificate for a new key of the same site."""
         authority = self._issuing_authority()
         now = self._clock_ms()
@@ -122,7 +123,7 @@ class EnrolmentHandler:
             )
         count_sites(self._store, self._metrics)
         self._log.info("certificate_renewed", site=caller.name, serial=row.serial)
-        return pb.RenewResponse(certificate_pem=certificate)
+        return values.RenewResponse(certificate)
 
     def remember_version(self, caller: Caller, software_version: str) -> None:
         """What the agent says that it runs; written only when it changes."""

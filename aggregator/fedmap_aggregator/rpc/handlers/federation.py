@@ -1,6 +1,6 @@
 """What a T1 site may ask: studies, approval, tasks, priors, and handing in answers.
 
-A study that a site is not invited to does not exist for it. Messages in, messages out; what happens to a
+A study that a site is not invited to does not exist for it. Values in, values out; what happens to a
 study is the service's, what an answer must be is the intake's.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import values
 from fedmap.errors import ConflictError, IncompatibleError, NotFoundError, RejectedError, StateError
 from fedmap.names import shown
@@ -56,7 +54,7 @@ class FederationHandler:
         self._clock_ms = clock_ms
         self._release_key_fingerprint = release_key_fingerprint
 
-    def hello(self, caller: Caller, request: pb.HelloRequest) -> pb.HelloResponse:
+    def hello(self, caller: Caller, request: values.HelloRequest) -> values.HelloResponse:
         agreed = agreed_protocol(request.oldest_protocol, request.newest_protocol)
         if agreed is None:
             raise IncompatibleError(
@@ -66,7 +64,7 @@ class FederationHandler:
             )
         self._liveness.version(caller.name, request.software_version)
         self._enrolment.remember_version(caller, request.software_version)
-        return pb.HelloResponse(
+        return values.HelloResponse(
             protocol=agreed,
             software_version=SOFTWARE,
             time_unix_ms=self._clock_ms(),
@@ -74,16 +72,16 @@ class FederationHandler:
             release_key_fingerprint=self._release_key_fingerprint,
         )
 
-    def list_studies(self, caller: Caller) -> pb.ListStudiesResponse:
-        return pb.ListStudiesResponse(
-            studies=[
+    def list_studies(self, caller: Caller) -> values.ListStudiesResponse:
+        return values.ListStudiesResponse(
+            tuple(
                 _offered(study, caller.name)
                 for study in self._service.studies()
                 if caller.name in study.state.members
-            ]
+            )
         )
 
-    def approve(self, caller: Caller, request: pb.ApproveRequest) -> pb.ApproveResponse:
+    def approve(self, caller: Caller, request: values.ApproveRequest) -> values.ApproveResponse:
         study = self._study(caller, request.study)
         if request.terms_digest != study.terms.digest:
             raise ConflictError(
@@ -92,27 +90,29 @@ class FederationHandler:
             )
         note = Note(caller.actor, "study.approve", study.state.study, {"terms_digest": request.terms_digest})
         self._service.apply(study.state.study, Approved(self._clock_ms(), caller.name), note)
-        return pb.ApproveResponse()
+        return values.ApproveResponse()
 
-    def leave(self, caller: Caller, request: pb.LeaveRequest) -> pb.LeaveResponse:
+    def leave(self, caller: Caller, request: values.LeaveRequest) -> values.LeaveResponse:
         study = self._study(caller, request.study)
         if study.state.members[caller.name].membership not in ("left", "excluded"):
             note = Note(caller.actor, "study.leave", study.state.study)
             event = Left(self._clock_ms(), caller.name, "left by its own wish")
             self._service.apply(study.state.study, event, note)
-        return pb.LeaveResponse()
+        return values.LeaveResponse()
 
-    def next_task(self, caller: Caller, request: pb.NextTaskRequest, poll: Poll) -> pb.NextTaskResponse:
+    def next_task(
+        self, caller: Caller, request: values.NextTaskRequest, poll: Poll
+    ) -> values.NextTaskResponse:
         """Waits; `poll` is how the wait is ended from outside."""
         self._service.heard(caller.name, _instance(request.instance))
         in_hand = frozenset((task.study, task.task_id, task.attempt) for task in request.in_hand)
         wait = min(float(request.wait_seconds), LONGEST_WAIT)
         found = self._service.next_task(caller.name, in_hand, wait, poll)
         if found is None:
-            return pb.NextTaskResponse()
-        return pb.NextTaskResponse(task=pb.Task.FromString(wire.write(task_message(*found))))
+            return values.NextTaskResponse()
+        return values.NextTaskResponse(task_message(*found))
 
-    def fetch_prior(self, caller: Caller, request: pb.FetchPriorRequest) -> Iterator[bytes]:
+    def fetch_prior(self, caller: Caller, request: values.FetchPriorRequest) -> Iterator[bytes]:
         """The chunks of a prior; the server makes messages of them."""
         study = self._study(caller, request.study)
         if study.state.members[caller.name].membership != "approved":
@@ -125,7 +125,7 @@ class FederationHandler:
         self._service.heard(caller.name, None)
         return self._chunks(file_chunks(path, request.offset))
 
-    def submit(self, caller: Caller, parts: Iterator[UploadPart]) -> pb.SubmitAnswerResponse:
+    def submit(self, caller: Caller, parts: Iterator[UploadPart]) -> values.SubmitAnswerResponse:
         """The message first, then the tensors it names."""
         first = next(parts, None)
         if first is None or first.answer is None:
@@ -133,28 +133,24 @@ class FederationHandler:
                 "an upload begins with the answer, and this one does not", hint="update the site agent"
             )
         self._service.heard(caller.name, None)
-        answer, data = (
-            wire.value_of(values.Answer, first.answer),
-            first.answer.SerializeToString(deterministic=True),
-        )
-        begun = self._intake.begin(caller.name, answer, data)
+        begun = self._intake.begin(caller.name, first.answer, first.data)
         if isinstance(begun, values.Receipt):
-            return pb.SubmitAnswerResponse(receipt=pb.Receipt.FromString(wire.write(begun)))
+            return values.SubmitAnswerResponse(begun)
         with begun as upload:
             for part in parts:
                 if part.chunk is None:
                     raise RejectedError("an upload holds one answer only", hint="update the site agent")
                 upload.write(part.chunk)
-            return pb.SubmitAnswerResponse(receipt=pb.Receipt.FromString(wire.write(upload.finish())))
+            return values.SubmitAnswerResponse(upload.finish())
 
-    def heartbeat(self, caller: Caller, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+    def heartbeat(self, caller: Caller, request: values.HeartbeatRequest) -> values.HeartbeatResponse:
         self._service.heard(caller.name, _instance(request.instance))
         progress = Progress(request.study, request.task_id, request.stage, request.progress)
         self._liveness.progress(caller.name, progress)
         if not request.study:
-            return pb.HeartbeatResponse()
+            return values.HeartbeatResponse()
         state = self._study(caller, request.study).state
-        return pb.HeartbeatResponse(task_open=is_open(state, caller.name, request.task_id))
+        return values.HeartbeatResponse(is_open(state, caller.name, request.task_id))
 
     def _study(self, caller: Caller, name: str) -> Study:
         """The study, if this site is invited to it; otherwise there is none of that name."""
@@ -182,8 +178,8 @@ class FederationHandler:
             yield chunk
 
 
-def _offered(study: Study, site: str) -> pb.OfferedStudy:
-    return pb.OfferedStudy(
+def _offered(study: Study, site: str) -> values.OfferedStudy:
+    return values.OfferedStudy(
         study=study.state.study,
         terms_json=study.terms.to_json(),
         terms_digest=study.terms.digest,
@@ -193,5 +189,5 @@ def _offered(study: Study, site: str) -> pb.OfferedStudy:
     )
 
 
-def _instance(message: pb.AgentInstance) -> Instance:
-    return Instance(message.id, message.start)
+def _instance(said: values.AgentInstance | None) -> Instance:
+    return Instance(said.id, said.start) if said is not None else Instance("", 0)

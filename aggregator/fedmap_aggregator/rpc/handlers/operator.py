@@ -1,6 +1,6 @@
 """What the operator does: invite and revoke sites, lead studies, look at them, check the audit log.
 
-Every change is in the audit log in the same transaction. Messages in, messages out. Files for sites
+Every change is in the audit log in the same transaction. Values in, values out. Files for sites
 without a network are `handlers.drop`.
 """
 
@@ -10,8 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedmap.contract import wire
-from fedmap.contract.v1 import operator_pb2 as pb
+from fedmap.contract.v1 import values
 from fedmap.errors import NotFoundError, RejectedError, StateError
 from fedmap.names import check_region, check_site_name, check_study_name, shown
 from fedmap.process.log import get_logger
@@ -30,11 +29,11 @@ _HOUR_MS = 3_600_000
 _LONGEST_HOURS = 24 * 90
 _REASON = 500
 
-_ACTIONS: Mapping[pb.StudyAction.ValueType, tuple[str, Callable[[int], Event]]] = {
-    pb.STUDY_ACTION_START: ("study.start", Started),
-    pb.STUDY_ACTION_PAUSE: ("study.pause", Paused),
-    pb.STUDY_ACTION_RESUME: ("study.resume", Resumed),
-    pb.STUDY_ACTION_ABORT: ("study.abort", Aborted),
+_ACTIONS: Mapping[values.StudyAction, tuple[str, Callable[[int], Event]]] = {
+    "start": ("study.start", Started),
+    "pause": ("study.pause", Paused),
+    "resume": ("study.resume", Resumed),
+    "abort": ("study.abort", Aborted),
 }
 
 
@@ -69,7 +68,7 @@ class OperatorHandler:
         self._clock_ms = clock_ms
         self._log = get_logger()
 
-    def invite(self, caller: Caller, request: pb.InviteRequest) -> pb.InviteResponse:
+    def invite(self, caller: Caller, request: values.InviteRequest) -> values.InviteResponse:
         """A token for a site; with external PKI the site may join at once and there is no token."""
         site, region = check_site_name(request.site), check_region(request.region)
         if request.tier not in (1, 2, 3):
@@ -97,19 +96,19 @@ class OperatorHandler:
             transaction.audit.append(caller.actor, "site.invite", f"site:{site}", detail, now)
         self._standing_changed()
         self._log.info("site_invited", site=site, tier=request.tier, actor=caller.actor)
-        return pb.InviteResponse(
+        return values.InviteResponse(
             token=token if issues else "",
             ca_fingerprint=self._invitations.ca_fingerprint,
             expires_unix_ms=expires,
         )
 
-    def list_sites(self) -> pb.ListSitesResponse:
+    def list_sites(self) -> values.ListSitesResponse:
         with self._store.reading() as transaction:
-            return pb.ListSitesResponse(
-                sites=[self._site(transaction, row) for row in transaction.sites.list()]
+            return values.ListSitesResponse(
+                tuple(self._site(transaction, row) for row in transaction.sites.list())
             )
 
-    def revoke_site(self, caller: Caller, request: pb.RevokeSiteRequest) -> pb.RevokeSiteResponse:
+    def revoke_site(self, caller: Caller, request: values.RevokeSiteRequest) -> values.RevokeSiteResponse:
         """Shut a site out: its certificates, its unused tokens, its part in every study."""
         site, now = request.site, self._clock_ms()
         with self._store.transaction() as transaction:
@@ -126,24 +125,26 @@ class OperatorHandler:
         self._service.leave_all(site, "revoked by the operator")
         self._liveness.forget(site)
         self._log.info("site_revoked", site=site, actor=caller.actor)
-        return pb.RevokeSiteResponse()
+        return values.RevokeSiteResponse()
 
-    def create_study(self, caller: Caller, request: pb.CreateStudyRequest) -> pb.CreateStudyResponse:
+    def create_study(self, caller: Caller, request: values.CreateStudyRequest) -> values.CreateStudyResponse:
         plan = parse_plan(request.plan_toml, "the study plan")
         check_study_name(plan.study.name)
         terms = StudyTerms.of_plan(plan, request.rounds or None, request.seed)
-        sites = self._invited(tuple(request.sites))
+        sites = self._invited(request.sites)
         if len(sites) < plan.rounds.quorum:
             raise StateError(
                 f"{len(sites)} T1 site(s) would be invited, the plan's quorum is {plan.rounds.quorum}",
                 hint="invite more sites with tier 1 first, or lower rounds.quorum in the plan",
             )
         study = self._service.create(terms, sites, caller.actor)
-        return pb.CreateStudyResponse(
-            study=study.state.study, terms_digest=study.terms.digest, sites=sorted(study.state.members)
+        return values.CreateStudyResponse(
+            study.state.study, study.terms.digest, tuple(sorted(study.state.members))
         )
 
-    def control_study(self, caller: Caller, request: pb.ControlStudyRequest) -> pb.ControlStudyResponse:
+    def control_study(
+        self, caller: Caller, request: values.ControlStudyRequest
+    ) -> values.ControlStudyResponse:
         known = _ACTIONS.get(request.action)
         if known is None:
             raise RejectedError("the action is unknown", hint="use start, pause, resume or abort")
@@ -151,22 +152,21 @@ class OperatorHandler:
         note = Note(caller.actor, action, request.study)
         study = self._service.apply(request.study, event(self._clock_ms()), note)
         self._log.info("study_controlled", study=request.study, action=action, actor=caller.actor)
-        return pb.ControlStudyResponse(phase=study.state.phase)
+        return values.ControlStudyResponse(study.state.phase)
 
-    def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+    def get_status(self, request: values.GetStatusRequest) -> values.GetStatusResponse:
         studies = (self._service.study(request.study),) if request.study else self._service.studies()
         now = self._clock_ms()
         with self._store.reading() as transaction:
             sites = {row.name: row for row in transaction.sites.list()}
-            return pb.GetStatusResponse(
-                studies=[self._status(transaction, study, sites, now) for study in studies],
-                time_unix_ms=now,
+            return values.GetStatusResponse(
+                tuple(self._status(transaction, study, sites, now) for study in studies), now
             )
 
-    def verify_audit(self) -> pb.VerifyAuditResponse:
+    def verify_audit(self) -> values.VerifyAuditResponse:
         with self._store.reading() as transaction:
             head = transaction.audit.verify()
-        return pb.VerifyAuditResponse(entries=head.entries, head=head.hash)
+        return values.VerifyAuditResponse(head.entries, head.hash)
 
     def _standing_changed(self) -> None:
         self._resolver.forget()
@@ -188,10 +188,10 @@ class OperatorHandler:
                 raise RejectedError(f"{name} is {what}", hint="only T1 sites that are not revoked take part")
         return tuple(sorted(set(named)))
 
-    def _site(self, transaction: Transaction, row: SiteRow) -> pb.Site:
+    def _site(self, transaction: Transaction, row: SiteRow) -> values.Site:
         valid = [c for c in transaction.certificates.list_of("site", row.name) if c.revoked_at is None]
         presence = self._liveness.presence(row.name)
-        return pb.Site(
+        return values.Site(
             name=row.name,
             tier=row.tier,
             region=row.region,
@@ -204,7 +204,7 @@ class OperatorHandler:
 
     def _status(
         self, transaction: Transaction, study: Study, sites: Mapping[str, SiteRow], now: int
-    ) -> pb.StudyStatus:
+    ) -> values.StudyStatus:
         name = study.state.study
         records = StudyRecords(
             results=transaction.results.list(name),
@@ -212,4 +212,4 @@ class OperatorHandler:
             refusals=transaction.refusals.newest(name, MOST_REFUSALS),
         )
         presence = {site: self._liveness.presence(site) for site in study.state.members}
-        return pb.StudyStatus.FromString(wire.write(study_status(study, records, sites, presence, now)))
+        return study_status(study, records, sites, presence, now)
