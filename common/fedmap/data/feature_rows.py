@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmap.data.features import encode_features
-from fedmap.data.rules import cprd, interval
-from fedmap.data.rules.rows import RowRules
+from fedmap.data.rules.formats import format_of
 from fedmap.data.table.faults import Fault, Mask
 from fedmap.errors import DataError, ModelError
 from fedmap.study.plan import FeatureBlock, FeatureColumn, StudyPlan
@@ -87,8 +86,7 @@ def feature_columns(plan: StudyPlan, inputs: Sequence[str]) -> FeatureColumns:
             names.append(feature.name)
             at += len(feature.categories) - 1 if feature.kind == "category" else 1
     categories = (f.name for f in plan.features if isinstance(f, FeatureColumn) and f.kind == "category")
-    rules = {"cprd": cprd.RULE_COLUMNS, "interval": interval.RULE_COLUMNS}.get(plan.data.format, ())
-    others = tuple(name for name in rules if name not in names)
+    others = tuple(name for name in format_of(plan.data.format).columns if name not in names)
     return FeatureColumns(tuple(names), frozenset(categories), others, tuple(blocks))
 
 
@@ -113,7 +111,7 @@ def check_rows(plan: StudyPlan, inputs: Sequence[str], frame: pd.DataFrame) -> F
             "the columns do not give the inputs that the model was made for",
             hint="The bundle does not fit its own study plan; ask for it to be released again.",
         )
-    judged = _rules(plan, frame)
+    judged = format_of(plan.data.format).judge(frame)
     faults = (*encoded.faults, *judged.faults)
     usable = np.ones(len(frame), dtype=np.bool_)
     for marked in (*(fault.rows for fault in faults), *(rows for _, rows in judged.rules)):
@@ -143,11 +141,3 @@ def _cell(value: Cell) -> str | float | None:
     """true and false are words: in a column of numbers they are a mistake, and pandas would take them for
     1 and 0."""
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _rules(plan: StudyPlan, frame: pd.DataFrame) -> RowRules:
-    if plan.data.format == "cprd":
-        return cprd.cprd_rules(frame)
-    if plan.data.format == "interval":
-        return interval.interval_rules(frame)
-    return RowRules()

@@ -16,7 +16,7 @@ import torch
 from fedmap.algorithm.examples import Examples
 from fedmap.data.features import count_missing, encode_features, rows_to_exclude
 from fedmap.data.outcome import Outcome, nonpositive_times, outcome_notes, read_outcome
-from fedmap.data.rules import cprd, interval
+from fedmap.data.rules.formats import format_of
 from fedmap.data.rules.rows import RuledRows, drop_rows
 from fedmap.data.split import (
     FixedTest,
@@ -54,7 +54,7 @@ def wanted_columns(plan: StudyPlan, tier: int) -> WantedColumns:
     task, data = plan.task, plan.data
     single = [feature for feature in plan.features if isinstance(feature, FeatureColumn)]
     fixed_split = plan.split.column if tier != 3 else None
-    rule_columns = {"cprd": cprd.RULE_COLUMNS, "interval": interval.RULE_COLUMNS}.get(data.format, ())
+    rule_columns = format_of(data.format).columns
     roles = (task.label, task.time, task.event, data.patient, fixed_split, *rule_columns)
     text = [feature.name for feature in single if feature.kind == "category"]
     text += [name for name in (data.patient, fixed_split) if name is not None]
@@ -70,7 +70,7 @@ def wanted_columns(plan: StudyPlan, tier: int) -> WantedColumns:
 
 
 def _load(plan: StudyPlan, site: str, table: Table, tier: int) -> SiteDataset:
-    by_shape = _apply_shape(plan, table.frame)
+    by_shape = format_of(plan.data.format).applied(table.frame, plan.task)
     missing = count_missing(by_shape.frame, plan.features)
     ruled = _apply_plan(plan, by_shape)
     frame = ruled.frame
@@ -104,17 +104,8 @@ def _load(plan: StudyPlan, site: str, table: Table, tier: int) -> SiteDataset:
     )
 
 
-def _apply_shape(plan: StudyPlan, frame: pd.DataFrame) -> RuledRows:
-    """The rules of the file's shape come first."""
-    if plan.data.format == "cprd":
-        return cprd.apply_cprd_rules(frame, plan.task)
-    if plan.data.format == "interval":
-        return interval.apply_interval_rules(frame)
-    return RuledRows(frame)
-
-
 def _apply_plan(plan: StudyPlan, by_shape: RuledRows) -> RuledRows:
-    """Then those that the plan itself states."""
+    """After the rules of the file's shape, those that the plan itself states."""
     rules = rows_to_exclude(by_shape.frame, plan.features)
     if plan.data.exclude_nonpositive_time:
         rules = (*nonpositive_times(by_shape.frame, plan.task), *rules)

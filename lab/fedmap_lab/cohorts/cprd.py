@@ -25,6 +25,7 @@ from fedmap_lab.cohorts.site_plan import (
     PlanSettings,
     Region,
     TierSizes,
+    own_risk,
     plan_sites,
     scaled_sites,
 )
@@ -119,10 +120,7 @@ def practice_deviation(x: Covariates, risk: tuple[float, ...]) -> FloatArray:
         1.6 * (x.smoker - 0.2) - 0.7 * (x.male - 0.5),
         0.8 * x.age - 1.2 * (x.diabetes - 0.1),
     )
-    total = np.zeros_like(x.age)
-    for coordinate, size, direction in zip(risk, DEVIATION, directions, strict=True):
-        total = total + coordinate * size * direction
-    return total
+    return own_risk(risk, DEVIATION, directions)
 
 
 def make_site(site: PlannedSite) -> SiteTable:

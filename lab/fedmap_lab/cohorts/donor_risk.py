@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from fedmap_lab.cohorts.site_plan import FloatArray
+from fedmap_lab.cohorts.site_plan import FloatArray, own_risk
 
 DEVIATION = (0.65, 0.65, 0.65)
 """Size of one unit of a site's coordinate along each direction."""
@@ -55,10 +55,7 @@ def site_deviation(x: Donors, risk: tuple[float, ...]) -> FloatArray:
         x.width + 0.3 * x.platelets,
         -x.haemoglobin - 0.3 * x.concentration,
     )
-    total = np.zeros_like(x.age)
-    for coordinate, size, direction in zip(risk, DEVIATION, directions, strict=True):
-        total = total + coordinate * size * direction
-    return total
+    return own_risk(risk, DEVIATION, directions)
 
 
 def standardise(frame: pd.DataFrame) -> Donors:

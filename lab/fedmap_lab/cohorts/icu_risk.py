@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmap_lab.cohorts.icu_vocabulary import Vocabulary
-from fedmap_lab.cohorts.site_plan import FloatArray
+from fedmap_lab.cohorts.site_plan import FloatArray, own_risk
 
 DEVIATION = (0.70, 0.68, 0.42)
 """SD over hospitals of each direction's coefficient."""
@@ -53,10 +53,7 @@ def hospital_deviation(x: Channels, risk: tuple[float, ...]) -> FloatArray:
         0.6 * x.shock - 0.8 * x.breathing,
         0.7 * x.resuscitation - 0.7 * x.failure,
     )
-    total = np.zeros_like(x.coma)
-    for coordinate, size, direction in zip(risk, DEVIATION, directions, strict=True):
-        total = total + coordinate * size * direction
-    return total
+    return own_risk(risk, DEVIATION, directions)
 
 
 def channels(drugs: FloatArray, codes: FloatArray, signs: FloatArray, vocabulary: Vocabulary) -> Channels:

@@ -155,6 +155,16 @@ class _Effects:
         return normal_scores(mixed)
 
 
+def own_risk(
+    coordinates: Sequence[float], sizes: Sequence[float], directions: Sequence[FloatArray]
+) -> FloatArray:
+    """A site's own part of the risk function: so much of each direction."""
+    total = np.zeros_like(directions[0])
+    for coordinate, size, direction in zip(coordinates, sizes, directions, strict=True):
+        total = total + coordinate * size * direction
+    return total
+
+
 def normal_scores(values: FloatArray) -> FloatArray:
     """The values' ranks as standard normal quantiles."""
     quantiles = (stats.rankdata(values) - 0.5) / len(values)

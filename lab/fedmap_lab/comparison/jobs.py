@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedmap.errors import ModelError, TrainingError
 from fedmap.metrics import SkippedMetric
 from fedmap.study.engine import Engine
 from fedmap_lab.comparison.measured import (
     CalibrationRecord,
+    Record,
     SubgroupRecord,
     calibration_records,
     subgroup_records,
@@ -37,12 +38,6 @@ FIRST_SEED = 0
 Kind = Literal["trial", "run"]
 Outcome = Literal["done", "undefined", "diverged"]
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-
-
-class Record(BaseModel):
-    """A part of a finished job, as it is kept on disk."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Job(Record):
@@ -119,11 +114,7 @@ def run_job(federation: Federation, engine: Engine, job: Job) -> JobResult:
         return JobResult(job=job, outcome="undefined", reason=refusal)
     began = time.perf_counter()
     try:
-        result = (
-            _trial(federation, method, engine, job)
-            if job.kind == "trial"
-            else _run(federation, method, engine, job)
-        )
+        result = (_trial if job.kind == "trial" else _run)(federation, method, engine, job)
     except (TrainingError, ModelError) as error:
         result = JobResult(job=job, outcome="diverged", reason=error.message)
     except LinAlgError:
@@ -185,15 +176,12 @@ def _scores(study: Study) -> tuple[ScoreRecord, ...]:
 
 def _round(record: RoundRecord, study: Study) -> RoundNumbers:
     point = next((point for point in study.curve if point.round == record.round), None)
+    finite = ("loss", "penalty", "convex_penalty", "validation_loss", "largest_weight")
     return RoundNumbers(
         round=record.round,
-        loss=_finite(record.loss),
-        penalty=_finite(record.penalty),
-        convex_penalty=_finite(record.convex_penalty),
-        validation_loss=_finite(record.validation_loss),
-        largest_weight=_finite(record.largest_weight),
         personal=None if point is None else point.personal,
         shared=None if point is None else point.shared,
+        **{name: _finite(getattr(record, name)) for name in finite},
     )
 
 

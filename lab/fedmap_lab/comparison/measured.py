@@ -21,10 +21,14 @@ from fedmap_lab.federation.sites import Site
 from fedmap_lab.simulation.simulate import Study
 
 
-class CalibrationRecord(BaseModel):
-    """One bin of one tier's curve."""
+class Record(BaseModel):
+    """A part of a finished job, as it is kept on disk."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CalibrationRecord(Record):
+    """One bin of one tier's curve."""
 
     tier: int
     model: Literal["personal", "global"]
@@ -35,10 +39,8 @@ class CalibrationRecord(BaseModel):
     high: float
 
 
-class SubgroupRecord(BaseModel):
+class SubgroupRecord(Record):
     """The plan's metric in one category at one site."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tier: int
     site: str

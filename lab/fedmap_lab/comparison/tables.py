@@ -23,13 +23,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from fedmap.files.durable import write_durably
 from fedmap.study.plan import StudyPlan
+from fedmap_lab.comparison.jobs import JobResult
 from fedmap_lab.comparison.request import command, versions
 from fedmap_lab.comparison.running import Comparison
 from fedmap_lab.comparison.small_counts import in_words, size
@@ -38,6 +39,28 @@ from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.registry import METHODS
 
 Row = Sequence[object]
+_BY_RUN: tuple[tuple[str, tuple[str, ...], Callable[[JobResult], Iterable[object]]], ...] = (
+    (
+        "rounds.csv",
+        (
+            *("round", "loss", "penalty", "convex_penalty", "validation_loss", "largest_weight"),
+            *("personal", "shared"),
+        ),
+        lambda run: run.rounds,
+    ),
+    ("omega.csv", ("round", "site", "weight"), lambda run: run.weights),
+    (
+        "calibration.csv",
+        ("tier", "model", "rows", "predicted", "observed", "low", "high"),
+        lambda run: run.calibration,
+    ),
+    (
+        "subgroups.csv",
+        ("tier", "site", "column", "category", "value"),
+        lambda run: (one for one in run.subgroups if one.value is not None),
+    ),
+)
+"""Files with a line for each part of a run: columns as the records call them."""
 
 
 def write_tables(comparison: Comparison, out: Path) -> None:
@@ -54,46 +77,17 @@ def write_tables(comparison: Comparison, out: Path) -> None:
     write_table(
         out / "failures.csv", ("method", "seed", "kind", "round", "site", "reason"), _failures(comparison)
     )
-    columns = ("loss", "penalty", "convex_penalty", "validation_loss", "largest_weight", "personal", "shared")
-    write_table(
-        out / "rounds.csv",
-        ("method", "seed", "round", *columns),
-        (
-            (run.job.method, run.job.seed, numbers.round, *(getattr(numbers, name) for name in columns))
+    for name, columns, parts in _BY_RUN:
+        rows = (
+            (run.job.method, run.job.seed, *(getattr(one, column) for column in columns))
             for run in comparison.runs
-            for numbers in run.rounds
-        ),
-    )
-    write_table(
-        out / "omega.csv",
-        ("method", "seed", "round", "site", "weight"),
-        ((r.job.method, r.job.seed, w.round, w.site, w.weight) for r in comparison.runs for w in r.weights),
-    )
+            for one in parts(run)
+        )
+        write_table(out / name, ("method", "seed", *columns), rows)
     write_table(
         out / "sites.csv",
         ("site", "tier", "region", "train", "validation", "test", "outcome_share"),
         (_site(comparison.request.plan, site) for site in comparison.federation.sites),
-    )
-    bins = ("tier", "model", "rows", "predicted", "observed", "low", "high")
-    write_table(
-        out / "calibration.csv",
-        ("method", "seed", *bins),
-        (
-            (run.job.method, run.job.seed, *(getattr(one, name) for name in bins))
-            for run in comparison.runs
-            for one in run.calibration
-        ),
-    )
-    groups = ("tier", "site", "column", "category", "value")
-    write_table(
-        out / "subgroups.csv",
-        ("method", "seed", *groups),
-        (
-            (run.job.method, run.job.seed, *(getattr(one, name) for name in groups))
-            for run in comparison.runs
-            for one in run.subgroups
-            if one.value is not None
-        ),
     )
     write_table(out / "notes.csv", ("tier", "site", "note"), _notes(comparison))
     write_durably(out / "comparison.json", _description(comparison), mode=0o644)

@@ -28,25 +28,11 @@ from fedmap_lab.local.tiers import (
     release,
 )
 
+_WITH_INTERVAL = ("t2_before", "t2_after", "t2_difference")
 COLUMNS = (
-    "site",
-    "trained_at",
-    "metric",
-    "t2_before",
-    "t2_before_low",
-    "t2_before_high",
-    "t2_after",
-    "t2_after_low",
-    "t2_after_high",
-    "t2_difference",
-    "t2_difference_low",
-    "t2_difference_high",
-    "t2_outcome",
-    "t3_rows",
-    "t3",
-    "t3_low",
-    "t3_high",
-    "shift",
+    *("site", "trained_at", "metric"),
+    *(f"{figure}{end}" for figure in _WITH_INTERVAL for end in ("", "_low", "_high")),
+    *("t2_outcome", "t3_rows", "t3", "t3_low", "t3_high", "shift"),
 )
 
 
@@ -102,18 +88,13 @@ def _write(held_out: list[HeldOut], path: Path) -> None:
         writer.writerow(COLUMNS)
         for one in held_out:
             main = one.personal.main
+            figures = (main.before, main.after, main.difference)
             writer.writerow(
                 [
-                    one.site,
-                    " ".join(one.trained_at),
-                    main.metric,
-                    *_cells(main.before),
-                    *_cells(main.after),
-                    *_cells(main.difference),
-                    one.personal.outcome,
-                    one.predicted.rows,
-                    *_cells(one.predicted.figure),
-                    one.predicted.shift,
+                    *(one.site, " ".join(one.trained_at), main.metric),
+                    *(cell for figure in figures for cell in _cells(figure)),
+                    *(one.personal.outcome, one.predicted.rows),
+                    *(*_cells(one.predicted.figure), one.predicted.shift),
                 ]
             )
 

@@ -11,7 +11,7 @@ from fedmap.metrics import metric_label
 from fedmap_lab.report.facts.reading import Facts, read_facts
 from fedmap_lab.report.facts.statistics import Statistics, compute
 from fedmap_lab.report.figures.equity import draw_regions, draw_subgroups
-from fedmap_lab.report.figures.pictures import Drawn, NoPicture, in_style, save_pictures
+from fedmap_lab.report.figures.pictures import Drawn, in_style, save_pictures
 from fedmap_lab.report.figures.prior import (
     NO_MODELS,
     draw_distances,
@@ -89,8 +89,8 @@ def _without_models(facts: Facts) -> str:
 
 def _with_reason(one: Drawn, facts: Facts) -> Drawn:
     """Models that were kept and cannot be used are not called models that were not kept."""
-    if facts.models_fault and isinstance(one, NoPicture) and one.reason == NO_MODELS:
-        return replace(one, reason=f"{facts.models_fault}.")
+    if facts.models_fault and one.figure is None and one.words == NO_MODELS:
+        return replace(one, words=f"{facts.models_fault}.")
     return one
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fedmap.data.rules.cprd import apply_cprd_rules
-from fedmap.data.rules.interval import apply_interval_rules
+from fedmap.data.rules.formats import format_of
 from fedmap.data.rules.rows import drop_rows
 from fedmap.data.table.site_dataset import Exclusion
 from fedmap.study.plan.sections import TaskSection
@@ -91,7 +91,7 @@ def test_interval_samples_and_donors_outside_the_limits_are_excluded() -> None:
         height_m=[1.7, 1.7, 2.6, 0.5, 1.7, 1.7],
         weight_kg=[70, 70, 70, 70, 191, 30],
     )
-    ruled = apply_interval_rules(frame)
+    ruled = format_of("interval").applied(frame, COX)
     assert ruled.exclusions == (
         Exclusion("delay_hours outside 0 to 36 hours", 1),
         Exclusion("height_m outside 0.5 to 2.5 m", 1),
@@ -101,10 +101,10 @@ def test_interval_samples_and_donors_outside_the_limits_are_excluded() -> None:
 
 
 def test_interval_rows_that_cannot_be_judged_are_excluded_under_their_own_reason() -> None:
-    ruled = apply_interval_rules(interval(height_m=[1.7, None, None]))
+    ruled = format_of("interval").applied(interval(height_m=[1.7, None, None]), COX)
     assert ruled.exclusions == (Exclusion("height_m missing", 2),)
 
 
 def test_interval_text_where_a_measure_belongs_is_refused() -> None:
-    ruled = apply_interval_rules(interval(weight_kg=["70", "heavy", "80"]))
+    ruled = format_of("interval").applied(interval(weight_kg=["70", "heavy", "80"]), COX)
     assert ruled.problems == ("weight_kg: 1 of 3 values are not numbers",)

@@ -17,7 +17,6 @@ from fedmap.errors import FedmapError
 from fedmap_lab.cli.main import app
 from fedmap_lab.report.explaining import explain
 from fedmap_lab.report.facts.reading import read_facts
-from fedmap_lab.report.figures.pictures import Picture
 from fedmap_lab.report.figures.sites import draw_weights
 from fedmap_lab.report.writing import write_report
 from tests.lab.report.made_out import MadeOut, MadeSite, write_made_models, write_out
@@ -183,11 +182,11 @@ def test_shares_of_patients_stand_beside_the_weights_only_where_all_of_them_are_
         "site,tier,region,train,validation,test,outcome_share\n" + "\n".join(lines)
     )
     drawn = draw_weights(read_facts(out))
-    assert isinstance(drawn, Picture)
+    assert drawn.figure is not None
     diamonds = [np.shape(found.get_offsets())[0] for found in drawn.figure.axes[0].collections]
     assert (len(NAMES) in diamonds) is bool(test_rows)
-    assert ("counts for more than its share" in drawn.caption) is bool(test_rows)
-    assert ("the size of 1 site is not known" in drawn.caption) is not bool(test_rows)
+    assert ("counts for more than its share" in drawn.words) is bool(test_rows)
+    assert ("the size of 1 site is not known" in drawn.words) is not bool(test_rows)
 
 
 def test_a_tier_without_a_calibration_panel_is_named_with_the_reason(tmp_path: Path) -> None:

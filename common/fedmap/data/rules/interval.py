@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedmap.data.rules.rows import RowRules, RuledRows, apply_rules
+from fedmap.data.rules.rows import RowRules
 from fedmap.data.table.columns import numbers
 from fedmap.data.table.faults import Fault, Mask, column_fault
 
@@ -22,13 +22,8 @@ LIMITS = (
 RULE_COLUMNS = tuple(column for column, *_ in LIMITS)
 
 
-def apply_interval_rules(frame: pd.DataFrame) -> RuledRows:
-    """Leaves the donors whose sample was fresh and whose measures are plausible."""
-    return apply_rules(frame, interval_rules(frame))
-
-
 def interval_rules(frame: pd.DataFrame) -> RowRules:
-    """By the columns that are there."""
+    """Samples that waited too long and implausible measures, by the columns that are there."""
     faults: list[Fault] = []
     rules: list[tuple[str, Mask]] = []
     for name, low, high, unit in LIMITS:

@@ -6,10 +6,10 @@ column, is an error that names it; nothing is guessed. No statistics are made he
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,30 +25,26 @@ from fedmap_lab.wording import counted
 DESCRIPTION = "comparison.json"
 
 
-class _Task(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+
+class _Task(_Part):
     horizon: float | None = None
     time_unit: str | None = None
 
 
-class _Limits(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class _Limits(_Part):
     min_cell: int
 
 
-class _Plan(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class _Plan(_Part):
     task: _Task
     limits: _Limits
 
 
-class Description(BaseModel):
+class Description(_Part):
     """What comparison.json says, as far as a report needs it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     study: str
     title: str
@@ -202,28 +198,36 @@ def _description(out: Path) -> Description:
     return found
 
 
+Key = TypeVar("Key")
+Inner = TypeVar("Inner")
+
+
+def means(found: Iterable[tuple[Key, Inner, float]]) -> dict[Key, dict[Inner, float]]:
+    """The mean of the figures that have the same two keys, in the order in which keys come first."""
+    gathered: dict[Key, dict[Inner, list[float]]] = {}
+    for key, inner, value in found:
+        gathered.setdefault(key, {}).setdefault(inner, []).append(value)
+    return {k: {at: float(np.mean(v)) for at, v in inner.items()} for k, inner in gathered.items()}
+
+
 def _values(
     out: Path, metric: str
 ) -> tuple[dict[tuple[int, str, str], dict[str, float]], dict[tuple[int, str], tuple[float, ...]]]:
     columns = ("method", "seed", "tier", "site", "model", "metric", "value")
-    found: defaultdict[tuple[int, str, str], defaultdict[str, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    medians: defaultdict[tuple[int, str], defaultdict[int, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    found: list[tuple[tuple[int, str, str], str, float]] = []
+    medians: dict[tuple[int, str], dict[int, list[float]]] = {}
     for line, row in read_rows(out / "metrics.csv", columns):
         tier = line.tier(row["tier"])
         if row["model"] == ("global" if tier == 3 else "personal"):
             value = line.number(row["value"])
-            found[tier, row["method"], row["metric"]][row["site"]].append(value)
+            found.append(((tier, row["method"], row["metric"]), row["site"], value))
             if row["metric"] == metric:
-                medians[tier, row["method"]][line.whole(row["seed"])].append(value)
-    means = {key: {site: float(np.mean(v)) for site, v in sites.items()} for key, sites in found.items()}
+                of_method = medians.setdefault((tier, row["method"]), {})
+                of_method.setdefault(line.whole(row["seed"]), []).append(value)
     by_seed = {
         key: tuple(float(np.median(v)) for _, v in sorted(seeds.items())) for key, seeds in medians.items()
     }
-    return means, by_seed
+    return means(found), by_seed
 
 
 def _sites(out: Path) -> Iterator[SiteFact]:
@@ -236,30 +240,29 @@ def _sites(out: Path) -> Iterator[SiteFact]:
 
 
 def _subgroups(out: Path) -> dict[tuple[int, str, str], dict[tuple[str, str], float]]:
-    found: defaultdict[tuple[int, str, str], defaultdict[tuple[str, str], list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
     columns = ("method", "tier", "site", "column", "category", "value")
-    for line, row in read_rows(out / "subgroups.csv", columns):
-        key = (line.tier(row["tier"]), row["method"], row["column"])
-        found[key][row["site"], row["category"]].append(line.number(row["value"]))
-    return {key: {at: float(np.mean(v)) for at, v in inner.items()} for key, inner in found.items()}
+    return means(
+        (
+            (line.tier(row["tier"]), row["method"], row["column"]),
+            (row["site"], row["category"]),
+            line.number(row["value"]),
+        )
+        for line, row in read_rows(out / "subgroups.csv", columns)
+    )
 
 
 def read_rounds(out: Path) -> tuple[RoundFact, ...]:
     """rounds.csv alone."""
-    return tuple(_rounds(out))
-
-
-def _rounds(out: Path) -> Iterator[RoundFact]:
     figures = ("penalty", "convex_penalty", "personal", "shared")
-    for line, row in read_rows(out / "rounds.csv", ("method", "seed", "round", *figures)):
-        yield RoundFact(
+    return tuple(
+        RoundFact(
             row["method"],
             line.whole(row["seed"]),
             line.whole(row["round"]),
             *(line.number(row[name]) if row[name] else None for name in figures),
         )
+        for line, row in read_rows(out / "rounds.csv", ("method", "seed", "round", *figures))
+    )
 
 
 def _weights(out: Path) -> dict[str, dict[str, float]]:
@@ -271,11 +274,7 @@ def _weights(out: Path) -> dict[str, dict[str, float]]:
     last: dict[str, int] = {}
     for method, number, _, _ in rows:
         last[method] = max(number, last.get(method, 0))
-    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for method, number, site, weight in rows:
-        if number == last[method]:
-            found[method][site].append(weight)
-    return {m: {site: float(np.mean(v)) for site, v in sites.items()} for m, sites in found.items()}
+    return means((method, site, weight) for method, number, site, weight in rows if number == last[method])
 
 
 def _calibration(out: Path) -> Iterator[BinFact]:

@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
@@ -19,9 +20,7 @@ from fedmap_lab.report.facts.statistics import REGION, EquityBy, Statistics
 from fedmap_lab.report.figures.pictures import (
     INK,
     MUTED,
-    Drawn,
-    NoPicture,
-    Picture,
+    drawing,
     new_figure,
     shortened,
     style,
@@ -32,16 +31,14 @@ from fedmap_lab.wording import signed
 _COLOURS = mpl.colormaps["RdBu"]
 
 
-def draw_regions(facts: Facts, statistics: Statistics) -> Drawn:
+@drawing("regions", "Regions: gain with FedMAP")
+def draw_regions(facts: Facts, statistics: Statistics) -> tuple[Figure, str] | str:
     """A tile a region, coloured by the median gain of its sites with FedMAP."""
-    name, title = "regions", "Regions: gain with FedMAP"
     found = [one for one in statistics.equity if one.by == REGION and one.found.method == FEDMAP]
     if not found:
-        return NoPicture(name, title, _why_no_regions(facts))
+        return _why_no_regions(facts)
     if all(row.median_gain is None for one in found for row in one.found.groups):
-        return NoPicture(
-            name, title, "Every region has fewer than three sites of a tier, so that none can be shown."
-        )
+        return "Every region has fewer than three sites of a tier, so that none can be shown."
     gains = [abs(row.median_gain) for one in found for row in one.found.groups if row.median_gain is not None]
     scale = Normalize(-max(gains), max(gains)) if max(gains) > 0 else Normalize(-1.0, 1.0)
     columns = [_columns(len(one.found.groups)) for one in found]
@@ -64,7 +61,7 @@ def draw_regions(facts: Facts, statistics: Statistics) -> Drawn:
         "A gain is the median of the differences at the same site, so it can differ in sign from the "
         "difference of the two medians."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _why_no_regions(facts: Facts) -> str:
@@ -116,9 +113,9 @@ def _luminance(colour: tuple[float, float, float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
+@drawing("subgroups", "Groups of patients, alone and with FedMAP")
+def draw_subgroups(facts: Facts, statistics: Statistics) -> tuple[Figure, str] | str:
     """A line a category: its median alone and with FedMAP, at T1."""
-    name, title = "subgroups", "Groups of patients, alone and with FedMAP"
     found = [
         one
         for one in statistics.equity
@@ -127,12 +124,9 @@ def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
         and any(r.before is not None for r in one.found.groups)
     ]
     if not found:
-        return NoPicture(
-            name,
-            title,
+        return (
             "There is nothing to show: the plan has no category column, or every category has small counts "
-            "at "
-            "all but two sites, or FedMAP or training alone was not run.",
+            "at all but two sites, or FedMAP or training alone was not run."
         )
     tiers = sorted({one.tier for one in found})
     by_tier = {tier: [one for one in found if one.tier == tier] for tier in tiers}
@@ -157,7 +151,7 @@ def draw_subgroups(facts: Facts, statistics: Statistics) -> Drawn:
         "in sign from the difference of the two medians. Categories with small counts, or at fewer than "
         "three sites, are not shown."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _pairs(axes: Axes, found: list[EquityBy], keys: list[tuple[str, str]]) -> None:

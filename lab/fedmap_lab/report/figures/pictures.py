@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedmap.files.durable import make_folder, write_durably
+from fedmap_lab.report.facts.shown_methods import ShownMethod
 
 mpl.use("Agg")
 
+P = ParamSpec("P")
 INK, MUTED, GRID = "#1f2933", "#66717d", "#e4e7eb"
 DPI = 150
 WIDTH = 9.6  # inches: text of 9 points is then readable on screen and on A4
@@ -38,25 +42,30 @@ _STYLE = {
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure with what a reader has to know: one sentence on how to read it."""
+class Drawn:
+    """A figure with what a reader has to know to read it; or, without one, why it is not there."""
 
     name: str  # of its files
     title: str
-    caption: str
-    figure: Figure
+    words: str
+    figure: Figure | None = None
 
 
-@dataclass(frozen=True)
-class NoPicture:
-    """Why a figure is not there."""
+def drawing(name: str, title: str) -> Callable[[Callable[P, tuple[Figure, str] | str]], Callable[P, Drawn]]:
+    """Of a function that gives a figure and its caption, or the reason why there is none."""
 
-    name: str
-    title: str
-    reason: str
+    def named(draw: Callable[P, tuple[Figure, str] | str]) -> Callable[P, Drawn]:
+        @wraps(draw)
+        def drawn(*arguments: P.args, **more: P.kwargs) -> Drawn:
+            found = draw(*arguments, **more)
+            if isinstance(found, str):
+                return Drawn(name, title, found)
+            figure, caption = found
+            return Drawn(name, title, caption, figure)
 
+        return drawn
 
-Drawn = Picture | NoPicture
+    return named
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,19 @@ def style(axes: Axes, title: str = "", x: str = "", y: str = "", grid: str = "y"
         axes.grid(axis=grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
 
 
+def line_of(method: ShownMethod) -> dict[str, Any]:
+    """How a line of a method looks everywhere."""
+    strong = method.role == "fedmap"
+    return {
+        "color": method.colour,
+        "linestyle": method.line,
+        "marker": method.marker,
+        "label": method.label,
+        "zorder": 4 if strong else 3,
+        "markersize": 5 if strong else 4,
+    }
+
+
 def shortened(name: str, most: int = 22) -> str:
     """A name that fits beside a figure."""
     return name if len(name) <= most else name[: most - 1] + "…"
@@ -101,8 +123,8 @@ def save_pictures(drawn: Iterable[Drawn], folder: Path) -> tuple[Shown, ...]:
     make_folder(folder, mode=0o755)
     shown, written = [], set()
     for one in drawn:
-        if isinstance(one, NoPicture):
-            shown.append(Shown(one.name, one.title, one.reason))
+        if one.figure is None:
+            shown.append(Shown(one.name, one.title, one.words))
             continue
         one.figure.draw_without_rendering()
         one.figure.set_layout_engine("none")  # laid out once, not again for each format
@@ -111,7 +133,7 @@ def save_pictures(drawn: Iterable[Drawn], folder: Path) -> tuple[Shown, ...]:
         write_durably(folder / f"{one.name}.pdf", _bytes(one.figure, "pdf"), mode=0o644)
         written |= {f"{one.name}.png", f"{one.name}.pdf"}
         width = round(min(100.0, 100 * one.figure.get_figwidth() / WIDTH), 1)
-        shown.append(Shown(one.name, one.title, one.caption, base64.b64encode(png).decode(), width))
+        shown.append(Shown(one.name, one.title, one.words, base64.b64encode(png).decode(), width))
     for found in shown:
         for path in (folder / f"{found.name}.png", folder / f"{found.name}.pdf"):
             if path.name not in written:

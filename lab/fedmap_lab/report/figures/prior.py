@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import dendrogram
 
-from fedmap_lab.report.facts.reading import RoundFact
+from fedmap_lab.report.facts.reading import RoundFact, means
 from fedmap_lab.report.facts.shown_methods import FEDMAP, ShownMethod, shown
 from fedmap_lab.report.figures.pictures import (
     INK,
     MUTED,
-    Drawn,
-    NoPicture,
-    Picture,
+    drawing,
+    line_of,
     new_figure,
     shortened,
     style,
@@ -31,19 +30,17 @@ _NUMBERED = 8
 NO_MODELS = "No models were kept in this folder, so there is nothing to look at."
 
 
-def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
+@drawing("prior-by-round", "The learned part of the prior, by round")
+def draw_prior_by_round(rounds: Sequence[RoundFact]) -> tuple[Figure, str] | str:
     """Left: R of FedMAP with its convex part. Right: the convex share, of variants too."""
-    name, title = "prior-by-round", "The learned part of the prior, by round"
-    means = _penalties(rounds)
-    if FEDMAP not in means and not any(
-        convex > 0 for points in means.values() for _, convex in points.values()
+    found = _penalties(rounds)
+    if FEDMAP not in found and not any(
+        convex > 0 for points in found.values() for _, convex in points.values()
     ):
-        return NoPicture(name, title, "No method here has a prior, so there is no penalty to look at.")
-    convex = {m: p for m, p in means.items() if any(part > 0 for _, part in p.values())}
+        return "No method here has a prior, so there is no penalty to look at."
+    convex = {m: p for m, p in found.items() if any(part > 0 for _, part in p.values())}
     if not convex:
-        return NoPicture(
-            name, title, "The prior is quadratic only: it has no convex part whose share could be followed."
-        )
+        return "The prior is quadratic only: it has no convex part whose share could be followed."
     main = FEDMAP if FEDMAP in convex else next(iter(convex))
     figure = new_figure(3.9)
     left, right = figure.subplots(1, 2)
@@ -72,50 +69,30 @@ def draw_prior_by_round(rounds: Sequence[RoundFact]) -> Drawn:
         "large share may still be a constant, or a straight slope, that holds no site the harder the further "
         "it goes: the curvature by layer tells whether it bends."
     )
-    if main != FEDMAP and FEDMAP in means:
+    if main != FEDMAP and FEDMAP in found:
         caption += " FedMAP as the plan has it is quadratic only; its variants with a convex part are shown."
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _penalties(rounds: Sequence[RoundFact]) -> dict[str, dict[int, tuple[float, float]]]:
     """Method → round → R and f, mean over seeds; methods without a penalty are left out."""
-    found: defaultdict[str, defaultdict[int, list[tuple[float, float]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for fact in rounds:
-        if fact.penalty:
-            found[fact.method][fact.round].append((fact.penalty, fact.convex_penalty or 0.0))
-    means: dict[str, dict[int, tuple[float, float]]] = {}
-    for method, points in found.items():
-        means[method] = {}
-        for number, pairs in sorted(points.items()):
-            whole, part = np.mean(pairs, axis=0)
-            means[method][number] = float(whole), float(part)
-    return means
+    known = [fact for fact in rounds if fact.penalty]
+    whole = means((fact.method, fact.round, fact.penalty or 0.0) for fact in known)
+    part = means((fact.method, fact.round, fact.convex_penalty or 0.0) for fact in known)
+    return {m: {n: (whole[m][n], part[m][n]) for n in sorted(points)} for m, points in whole.items()}
 
 
 def _share(axes: Axes, method: ShownMethod, points: dict[int, tuple[float, float]]) -> None:
-    strong = method.role == "fedmap"
-    every = max(1, len(points) // 12)
-    axes.plot(
-        list(points),
-        [100 * part / whole for whole, part in points.values()],
-        color=method.colour,
-        linestyle=method.line,
-        marker=method.marker,
-        markevery=every,
-        markersize=4,
-        linewidth=2.2 if strong else 1.2,
-        zorder=4 if strong else 3,
-        label=method.label,
-    )
+    shares = [100 * part / whole for whole, part in points.values()]
+    look = line_of(method) | {"markersize": 4, "markevery": max(1, len(points) // 12)}
+    axes.plot(list(points), shares, linewidth=2.2 if method.role == "fedmap" else 1.2, **look)
 
 
-def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
+@drawing("prior-by-layer", "What the prior holds tight, by layer")
+def draw_prior_by_layer(facts: PriorFacts | None) -> tuple[Figure, str] | str:
     """Spread of θ_k − μ, share of the convex part, and curvature of R, layer by layer."""
-    name, title = "prior-by-layer", "What the prior holds tight, by layer"
     if facts is None:
-        return NoPicture(name, title, NO_MODELS)
+        return NO_MODELS
     places = np.arange(len(facts.layers))
     panels_wanted = 1 if facts.floor is None else 3 if facts.has_convex_part else 2
     figure = new_figure(1.5 + 0.34 * len(places), width=2.6 + 2.5 * panels_wanted)
@@ -143,29 +120,27 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> Drawn:
     panels[0].set_ylim(len(places) - 0.5, -0.5)
     caption = (
         f"{shown(facts.method).label}, first seed, last round; the first layer is at the top. A long bar "
-        "on the left "
-        "is a layer in which sites really differ."
+        "on the left is a layer in which sites really differ."
     )
     if facts.has_convex_part:
         caption += (
             " A curvature beyond the dashed line says that the learned part bends in that layer; on the "
-            "right, "
-            "how much of the layer's penalty is learned."
+            "right, how much of the layer's penalty is learned."
         )
     elif facts.floor is not None:
         caption += " The prior is quadratic only: it bends equally everywhere."
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
-def draw_distances(facts: PriorFacts | None) -> Drawn:
+@drawing("site-distances", "Distances between the sites' models")
+def draw_distances(facts: PriorFacts | None) -> tuple[Figure, str] | str:
     """‖θ_k − θ_j‖ between the models of all T1 sites, those that resemble each other side by side."""
-    name, title = "site-distances", "Distances between the sites' models"
     if facts is None:
-        return NoPicture(name, title, NO_MODELS)
+        return NO_MODELS
     if len(facts.sites) < 2:
-        return NoPicture(name, title, "Only one site trained: there is no other to compare it with.")
+        return "Only one site trained: there is no other to compare it with."
     if not facts.distances.any():
-        return NoPicture(name, title, "All sites have the same model: every distance is zero.")
+        return "All sites have the same model: every distance is zero."
     count = len(facts.sites)
     size = 4.4 if count <= _NUMBERED else 5.6 if count <= _LABELLED else 6.2
     figure = new_figure(size, width=size + 1.6)
@@ -197,21 +172,19 @@ def draw_distances(facts: PriorFacts | None) -> Drawn:
     bar.ax.tick_params(labelsize=8)
     caption = (
         f"{shown(facts.method).label}, first seed: the lighter a cell, the more alike the models of its "
-        "two sites; "
-        "light squares along the diagonal are groups of similar sites. The diagonal itself is left out."
+        "two sites; light squares along the diagonal are groups of similar sites. The diagonal itself is "
+        "left out."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
-def draw_groups(facts: PriorFacts | None) -> Drawn:
+@drawing("site-groups", "Sites that resemble each other")
+def draw_groups(facts: PriorFacts | None) -> tuple[Figure, str] | str:
     """A tree of sites by θ_k − μ, and a map of the two directions in which they differ most."""
-    name, title = "site-groups", "Sites that resemble each other"
     if facts is None:
-        return NoPicture(name, title, NO_MODELS)
+        return NO_MODELS
     if facts.tree is None or not facts.distances.any():
-        return NoPicture(
-            name, title, "One site, or all with the same model: there are no groups to look for."
-        )
+        return "One site, or all with the same model: there are no groups to look for."
     count = len(facts.sites)
     figure = new_figure(min(7.5, max(3.8, 1.4 + 0.17 * min(count, _LABELLED))))
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
@@ -239,8 +212,7 @@ def draw_groups(facts: PriorFacts | None) -> Drawn:
     caption = (
         f"{shown(facts.method).label}, first seed, by θ − μ. Left: the shorter the way "
         "on which two sites join, the more alike they are. Right: sites that lie close together are alike; "
-        "the axes have no "
-        "meaning of their own. "
+        "the axes have no meaning of their own. "
     )
     if facts.groups is None:
         caption += "Too few sites to look for groups."
@@ -250,7 +222,7 @@ def draw_groups(facts: PriorFacts | None) -> Drawn:
         caption += "Colour and marker are the group; the groups are weak."
     else:
         caption += "No groups were found, so none are marked."
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _map(axes: Axes, facts: PriorFacts) -> None:

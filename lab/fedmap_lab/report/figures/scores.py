@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedmap.metrics import METRICS, metric_label
-from fedmap_lab.report.facts.reading import BinFact, Facts, RoundFact
+from fedmap_lab.report.facts.reading import BinFact, Facts, RoundFact, means
 from fedmap_lab.report.facts.shown_methods import ALONE, FEDMAP, ORACLE, ShownMethod, shown
 from fedmap_lab.report.facts.statistics import Statistics
-from fedmap_lab.report.figures.pictures import INK, MUTED, Drawn, NoPicture, Picture, new_figure, style
+from fedmap_lab.report.figures.pictures import INK, MUTED, drawing, line_of, new_figure, style
 
 _FILLS = {
     "alone": "#d7dbe0",
@@ -27,12 +27,12 @@ _MANY_SITES = 60
 _FEWEST_FOR_BOX = 5
 
 
-def draw_boxes(facts: Facts) -> Drawn:
+@drawing("scores-by-tier", "Every site, by tier and method")
+def draw_boxes(facts: Facts) -> tuple[Figure, str] | str:
     """A panel a tier, a line a method."""
-    name, title = "scores-by-tier", "Every site, by tier and method"
     tiers = [tier for tier in (1, 2, 3) if facts.scores(tier)]
     if not tiers:
-        return NoPicture(name, title, "No site could be scored.")
+        return "No site could be scored."
     methods = [m for m in facts.description.methods if any(m in facts.scores(tier) for tier in tiers)]
     figure = new_figure(1.3 + 0.27 * len(methods))
     panels = figure.subplots(1, len(tiers), sharey=True, squeeze=False)[0]
@@ -57,10 +57,9 @@ def draw_boxes(facts: Facts) -> Drawn:
     caption = (
         f"Each dot is a site (its mean over seeds), each box the middle half of the sites with their median "
         f"(the median alone for fewer than {_FEWEST_FOR_BOX} sites); {better.lower()}, the dotted line is "
-        "FedMAP's median, and a "
-        "method without a dot has no model for that tier."
+        "FedMAP's median, and a method without a dot has no model for that tier."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _box(axes: Axes, place: int, method: ShownMethod, values: Sequence[float]) -> None:
@@ -102,12 +101,12 @@ def _box(axes: Axes, place: int, method: ShownMethod, values: Sequence[float]) -
     )
 
 
-def draw_convergence(facts: Facts) -> Drawn:
+@drawing("convergence", "Convergence over the rounds")
+def draw_convergence(facts: Facts) -> tuple[Figure, str] | str:
     """The plan's metric on validation rows by round: methods on the left, FedMAP's variants on the right."""
-    name, title = "convergence", "Convergence over the rounds"
     curves = _curves(facts.rounds)
     if not curves:
-        return NoPicture(name, title, "None of these methods has models to look at between rounds.")
+        return "None of these methods has models to look at between rounds."
     families = {
         "Methods": [m for m in facts.description.methods if m in curves and shown(m).role != "variant"],
         "FedMAP and its variants": [
@@ -130,42 +129,29 @@ def draw_convergence(facts: Facts) -> Drawn:
         f"{label} of the models that T1 sites use, on validation patients (median over sites, mean over "
         "seeds): a line that is not yet level at its right end has not converged within these rounds."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _curves(rounds: Sequence[RoundFact]) -> dict[str, dict[int, float]]:
     """Method → round → mean over seeds."""
-    found: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for fact in rounds:
-        if fact.personal is not None:
-            found[fact.method][fact.round].append(fact.personal)
-    return {m: {n: float(np.mean(v)) for n, v in sorted(points.items())} for m, points in found.items()}
+    found = means((fact.method, fact.round, fact.personal) for fact in rounds if fact.personal is not None)
+    return {method: dict(sorted(points.items())) for method, points in found.items()}
 
 
 def _curve(axes: Axes, method: ShownMethod, points: dict[int, float]) -> None:
-    strong = method.role == "fedmap"
-    axes.plot(
-        list(points),
-        list(points.values()),
-        color=method.colour,
-        linestyle=method.line,
-        marker=method.marker,
-        markersize=5 if strong else 4,
-        linewidth=2.4 if strong else 1.3,
-        zorder=4 if strong else 3,
-        label=method.label,
-    )
+    width = 2.4 if method.role == "fedmap" else 1.3
+    axes.plot(list(points), list(points.values()), linewidth=width, **line_of(method))
 
 
-def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
+@drawing("calibration", "Calibration: predicted against observed risk")
+def draw_calibration(facts: Facts, statistics: Statistics) -> tuple[Figure, str] | str:
     """Predicted against observed risk: FedMAP, individual training and the best other method."""
-    name, title = "calibration", "Calibration: predicted against observed risk"
     tiers = [tier for tier in (1, 2, 3) if any(b.tier == tier for b in facts.calibration)]
     if facts.description.task == "multiclass":
-        return NoPicture(name, title, "A task with more than two classes has no single risk to calibrate.")
+        return "A task with more than two classes has no single risk to calibrate."
     missing = _uncalibrated(facts, tiers)
     if not tiers:
-        return NoPicture(name, title, f"No tier has calibration bins in this folder.{missing}")
+        return f"No tier has calibration bins in this folder.{missing}"
     side = 3.9 if len(tiers) == 1 else 3.2  # of a panel with its labels
     figure = new_figure(side + 0.95, width=side * len(tiers))
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
@@ -192,7 +178,7 @@ def draw_calibration(facts: Facts, statistics: Statistics) -> Drawn:
         "below it overestimated. Patients of a tier's sites in bins of similar risk, bins with small counts "
         "joined; bars: 95 % intervals, first seed."
     )
-    return Picture(name, title, caption + missing, figure)
+    return figure, caption + missing
 
 
 def _uncalibrated(facts: Facts, tiers: Sequence[int]) -> str:
@@ -233,18 +219,7 @@ def _calibration(axes: Axes, method: ShownMethod, bins: Sequence[BinFact]) -> fl
     y = [100 * b.observed for b in own]
     bars = [[100 * (b.observed - b.low) for b in own], [100 * (b.high - b.observed) for b in own]]
     strong = method.role == "fedmap"
-    axes.errorbar(
-        x,
-        y,
-        yerr=np.clip(bars, 0, None),
-        color=method.colour,
-        linestyle=method.line,
-        marker=method.marker,
-        markersize=5 if strong else 4,
-        linewidth=2.0 if strong else 1.1,
-        elinewidth=0.8,
-        alpha=1.0 if strong else 0.85,
-        zorder=4 if strong else 3,
-        label=method.label,
-    )
+    width, alpha = (2.0, 1.0) if strong else (1.1, 0.85)
+    look = {"linewidth": width, "elinewidth": 0.8, "alpha": alpha, **line_of(method)}
+    axes.errorbar(x, y, yerr=np.clip(bars, 0, None), **look)
     return max((max(b.predicted, b.high) for b in own), default=math.nan)

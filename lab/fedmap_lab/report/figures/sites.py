@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
@@ -20,9 +21,7 @@ from fedmap_lab.report.facts.statistics import Statistics
 from fedmap_lab.report.figures.pictures import (
     INK,
     MUTED,
-    Drawn,
-    NoPicture,
-    Picture,
+    drawing,
     new_figure,
     shortened,
     style,
@@ -34,14 +33,14 @@ _LABELLED = 30  # sites: more names would not be readable
 _TIER_COLOURS = {1: "#1f2933", 2: "#7b8794", 3: "#b8bfc7"}
 
 
-def draw_gain_against_alone(facts: Facts, statistics: Statistics) -> Drawn:
+@drawing("gain-against-alone", "Who gains: FedMAP's gain against training alone")
+def draw_gain_against_alone(facts: Facts, statistics: Statistics) -> tuple[Figure, str] | str:
     """FedMAP's gain at each site against how well the site does alone, a panel a tier."""
-    name, title = "gain-against-alone", "Who gains: FedMAP's gain against training alone"
     found = [one for one in statistics.who_gains if one.found.method == FEDMAP and one.found.sites]
     if not found:
         absent = [shown(m).label for m in (FEDMAP, ALONE) if m not in facts.description.methods]
         why = f"{' and '.join(absent)} not in this comparison" if absent else "no site has both figures"
-        return NoPicture(name, title, f"There is nothing to set against each other: {why}.")
+        return f"There is nothing to set against each other: {why}."
     figure = new_figure(4.0, width=max(5.2, 4.8 * len(found)))
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     label = metric_label(facts.metric)
@@ -54,14 +53,13 @@ def draw_gain_against_alone(facts: Facts, statistics: Statistics) -> Drawn:
     weak = "left" if METRICS[facts.metric].ideal == 1.0 else "right"
     caption = (
         "Each dot is a site; above the line at zero it does better with FedMAP than alone. Sites on the "
-        f"{weak} "
-        "are weakest alone; a falling line says that they gain most (part of that is chance: Oldham's "
-        "correlation in who_gains.csv is free of it). The band is the line's 95 % interval, drawn from six "
-        "sites on."
+        f"{weak} are weakest alone; a falling line says that they gain most (part of that is chance: "
+        "Oldham's correlation in who_gains.csv is free of it). The band is the line's 95 % "
+        "interval, drawn from six sites on."
     )
     if weak == "right":
         caption = caption.replace("falling", "rising")
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _gains(axes: Axes, found: GainAgainstAlone) -> None:
@@ -96,11 +94,11 @@ def _gains(axes: Axes, found: GainAgainstAlone) -> None:
     axes.text(0.0, -0.2, said.replace("-", "−"), transform=axes.transAxes, fontsize=8, color=MUTED, va="top")
 
 
-def draw_sizes(facts: Facts) -> Drawn:
+@drawing("site-sizes", "Size of the sites and share of patients with the outcome")
+def draw_sizes(facts: Facts) -> tuple[Figure, str] | str:
     """A ring of sites: the bar's length is the number of rows, its colour the share with the outcome."""
-    name, title = "site-sizes", "Size of the sites and share of patients with the outcome"
     if not facts.sites:
-        return NoPicture(name, title, "No site is left after the checks.")
+        return "No site is left after the checks."
     figure = new_figure(6.4, width=7.6)
     axes = figure.add_subplot(projection="polar")  # its texts may stand outside the circle
     assert isinstance(axes, PolarAxes)
@@ -151,7 +149,7 @@ def draw_sizes(facts: Facts) -> Drawn:
         f"root, see the rings; small parts are not counted), the darker, the larger the share with the "
         f"outcome{grey}."
     )
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _spoke(
@@ -207,15 +205,15 @@ def _rings(axes: PolarAxes, most: float, sites: list[SiteFact], angle: float) ->
     axes.grid(color="#dfe3e8", linewidth=0.7)
 
 
-def draw_weights(facts: Facts) -> Drawn:
+@drawing("weights", "Weight ω of each site in the global model")
+def draw_weights(facts: Facts) -> tuple[Figure, str] | str:
     """ω̄ of each T1 site in FedMAP's last global model, beside its share of the patients where all sizes are
     known."""
-    name, title = "weights", "Weight ω of each site in the global model"
     weights = facts.weights.get(FEDMAP)
     if not weights:
-        return NoPicture(name, title, "FedMAP was not run here, so there are no weights ω to show.")
+        return "FedMAP was not run here, so there are no weights ω to show."
     if len(weights) == 1:
-        return NoPicture(name, title, "Only one site trained: it has all the weight.")
+        return "Only one site trained: it has all the weight."
     ordered = sorted(weights, key=lambda site: -weights[site])
     shares, why_none = _patient_shares(facts, ordered)
     colour = shown(FEDMAP).colour
@@ -250,7 +248,7 @@ def draw_weights(facts: Facts) -> Drawn:
         )
     else:
         caption += f". {why_none}"
-    return Picture(name, title, caption, figure)
+    return figure, caption
 
 
 def _patient_shares(facts: Facts, names: Sequence[str]) -> tuple[list[float], str]:
