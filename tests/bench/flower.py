@@ -24,7 +24,7 @@ from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_flower.processes.deployment import deploy
-from fedmap_lab.cohorts import make_cohort
+from fedmap_lab.cohorts.making import make_cohort
 from fedmap_lab.federation.engines import make_engine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.local.federation import LocalFederation, LocalSite

@@ -53,16 +53,26 @@ def make_cohort(tmp_path: Path) -> MakeCohort:
     """Write a cohort of sites with the given (tier, rows); sites differ in size, shift and risk."""
 
     def make(sites: dict[str, tuple[int, int]], seed: int = 0) -> Path:
-        directory = tmp_path / "cohort"
-        directory.mkdir()
-        lines = ["site,tier,region"]
-        for number, (site, (tier, rows)) in enumerate(sites.items()):
-            lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
-            write_site(directory / f"{site}.csv", rows, seed * 1000 + number)
-        (directory / "sites.csv").write_text("\n".join(lines) + "\n")
-        return directory
+        return write_cohort(tmp_path / "cohort", sites, seed)
 
     return make
+
+
+def write_cohort(directory: Path, sites: dict[str, tuple[int, int]], seed: int = 0) -> Path:
+    directory.mkdir()
+    lines = ["site,tier,region"]
+    for number, (site, (tier, rows)) in enumerate(sites.items()):
+        lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
+        write_site(directory / f"{site}.csv", rows, seed * 1000 + number)
+    (directory / "sites.csv").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def without_events(directory: Path, site: str) -> None:
+    """Nobody at the site is sick."""
+    header, *lines = (directory / f"{site}.csv").read_text().splitlines()
+    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines]
+    (directory / f"{site}.csv").write_text("\n".join([header, *healthy]) + "\n")
 
 
 def write_site(path: Path, rows: int, seed: int) -> None:

@@ -11,7 +11,7 @@ from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.errors import DataError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap_lab.cli.output import PLANS
-from fedmap_lab.cohorts import make_cohort
+from fedmap_lab.cohorts.making import make_cohort
 from fedmap_lab.local.compose import OWN_DATA, PLACES, Wanted, hand_out
 
 WANTED = Wanted(PLANS / "interval.toml", "interval", Path("none"), scale=0.02, rounds=3, seed=7)

@@ -5,31 +5,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from fedmap.data.eicu.extraction import PHYSIOLOGY, EicuRules
+from fedmap.data.eicu.extraction import EicuRules
+from fedmap.data.eicu.tables import PHYSIOLOGY
 from fedmap.data.eicu.vocabulary import from_json
 from fedmap.data.loading import load_site
 from fedmap.errors import DataError, FedmapError
 from fedmap.study.plan import load_plan
 from fedmap_lab.cohorts.public_data import ImportSummary, import_eicu, import_tcga_brca, import_uci_heart
+from tests.common.data.eicu_ward import Ward
 
 PROJECT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))
 HEART = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
-VITALS = "notes/Physical Exam/Constitutional/Vital Sign and Physiological Data"
-READINGS = (
-    ("notes/Physical Exam/Neurologic/GCS/Eyes Score/4", "4"),
-    ("notes/Physical Exam/Neurologic/GCS/Motor Score/6", "6"),
-    ("notes/Physical Exam/Neurologic/GCS/Verbal Score/5", "5"),
-    (f"{VITALS}/HR/HR Current", "80"),
-    (f"{VITALS}/BP (systolic)/BP (systolic) Current", "120"),
-    (f"{VITALS}/Resp Rate/Resp Current", "16"),
-    (f"{VITALS}/O2 Sat%/O2 Sat% Current", "97"),
-)
 
 
 def write_heart(folder: Path, sites: list[int], folds: list[str] | None = None) -> Path:
@@ -49,41 +42,14 @@ def write_brca(folder: Path, pids: list[str], folds: list[tuple[str, str]]) -> P
     return folder
 
 
-def write_eicu(folder: Path, hospitals: dict[int, str | None], stays: int) -> Path:
+def write_eicu(folder: Path, hospitals: dict[int, str | None], *stays: int) -> Path:
     """Each hospital has this many complete stays, all with the same drugs, and one drug of its own."""
-    patient: list[tuple[object, ...]] = []
-    orders: list[tuple[object, ...]] = []
-    codes: list[tuple[object, ...]] = []
-    exams: list[tuple[object, ...]] = []
-    for hospital in hospitals:
-        for number in range(stays):
-            stay = hospital * 1000 + number
-            patient.append((stay, f"p{stay}", hospital, "60", "170", "70", 5000, "Alive"))
-            names = ["Aspirin", "Heparin", "Morphine", f"Local {hospital}"]
-            orders += [(f"{stay}-{i}", stay, 0, 5, "No", name) for i, name in enumerate(names)]
-            codes += [(f"{stay}-{i}", stay, 5, code) for i, code in enumerate(("486", "401.9", "518.81"))]
-            exams += [(f"{stay}-{i}", stay, 5, path, text) for i, (path, text) in enumerate(READINGS)]
-    tables: dict[str, tuple[list[tuple[object, ...]], str]] = {
-        "patient": (
-            patient,
-            "patientunitstayid uniquepid hospitalid age admissionheight admissionweight unitdischargeoffset "
-            "unitdischargestatus",
-        ),
-        "hospital": ([*hospitals.items()], "hospitalid region"),
-        "medication": (
-            orders,
-            "medicationid patientunitstayid drugorderoffset drugstartoffset drugordercancelled drugname",
-        ),
-        "diagnosis": (codes, "diagnosisid patientunitstayid diagnosisoffset icd9code"),
-        "physicalExam": (
-            exams,
-            "physicalexamid patientunitstayid physicalexamoffset physicalexampath physicalexamtext",
-        ),
-    }
-    folder.mkdir(exist_ok=True)
-    for name, (rows, columns) in tables.items():
-        pd.DataFrame(rows, columns=columns.split()).to_csv(folder / f"{name}.csv", index=False)
-    return folder
+    ward = Ward()
+    for (hospital, region), count in zip(hospitals.items(), cycle(stays), strict=False):
+        ward.hospital(hospital, region)
+        for stay in range(1000 * hospital, 1000 * hospital + count):
+            ward.stay(stay, hospital=hospital, orders=3).order(stay, f"Local {hospital}")
+    return ward.write(folder)
 
 
 def rows_of(summary: ImportSummary) -> dict[str, int]:
@@ -187,20 +153,14 @@ def test_brca_files_that_do_not_fit_together_are_refused(
 
 
 def test_eicu_sites_share_the_columns_of_one_vocabulary(tmp_path: Path) -> None:
-    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South", 3: None}, stays=6)
+    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South", 3: None}, 6)
     summary = import_eicu(source, tmp_path / "out")
     assert rows_of(summary) == {"south": 6, "unknown": 6, "west": 6}
     assert {site.site: site.tier for site in summary.sites} == {"south": 1, "unknown": 3, "west": 1}
     vocabulary = from_json((tmp_path / "out" / "vocabulary.json").read_text(), site="west")
     assert vocabulary == summary.vocabulary
-    assert vocabulary.terms == (
-        "drug_aspirin",
-        "drug_heparin",
-        "drug_morphine",
-        "dx_401.9",
-        "dx_486",
-        "dx_518.8",
-    )
+    drugs, codes = (f"drug_drug_{n}" for n in range(3)), (f"dx_40{n}.9" for n in range(3))
+    assert vocabulary.terms == (*drugs, *codes)
     for site in summary.sites:
         frame = pd.read_parquet(tmp_path / "out" / f"{site.site}.parquet")
         expected = ["patientunitstayid", "uniquepid", *vocabulary.terms, *PHYSIOLOGY, "died"]
@@ -209,7 +169,7 @@ def test_eicu_sites_share_the_columns_of_one_vocabulary(tmp_path: Path) -> None:
 
 
 def test_a_site_that_does_not_train_does_not_shape_the_vocabulary(tmp_path: Path) -> None:
-    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South"}, stays=12)
+    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South"}, 12)
     summary = import_eicu(source, tmp_path / "out", tiers={"south": 2}, min_sites=1)
     assert summary.vocabulary is not None
     assert "drug_local_1" in summary.vocabulary.terms
@@ -217,18 +177,13 @@ def test_a_site_that_does_not_train_does_not_shape_the_vocabulary(tmp_path: Path
 
 
 def test_hospitals_too_small_to_train_are_an_error_that_says_so(tmp_path: Path) -> None:
-    source = write_eicu(tmp_path / "raw", {1: "West", 2: "West"}, stays=6)
+    source = write_eicu(tmp_path / "raw", {1: "West", 2: "West"}, 6)
     with pytest.raises(DataError, match="none of 2 sites has more than 400 complete stays"):
         import_eicu(source, tmp_path / "out", by="hospital")
 
 
 def test_hospitals_are_tiered_by_their_complete_stays(tmp_path: Path) -> None:
-    source = write_eicu(tmp_path / "raw", {1: "West"}, stays=401)
-    extra = write_eicu(tmp_path / "more", {2: "South"}, stays=100)
-    small = write_eicu(tmp_path / "few", {3: None}, stays=99)
-    for file in source.iterdir():
-        others = [pd.read_csv(folder / file.name) for folder in (extra, small)]
-        pd.concat([pd.read_csv(file), *others]).to_csv(file, index=False)
+    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South", 3: None}, 401, 100, 99)
     summary = import_eicu(source, tmp_path / "out", by="hospital", min_sites=1)
     assert [(site.site, site.tier, site.region) for site in summary.sites] == [
         ("hospital_001", 1, "west"),
@@ -238,10 +193,10 @@ def test_hospitals_are_tiered_by_their_complete_stays(tmp_path: Path) -> None:
 
 
 def test_a_site_without_a_complete_stay_is_left_out_on_record(tmp_path: Path) -> None:
-    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South"}, stays=12)
-    patients = pd.read_csv(source / "patient.csv")
+    source = write_eicu(tmp_path / "raw", {1: "West", 2: "South"}, 12)
+    patients = pd.read_csv(source / "patient.csv.gz")
     patients.loc[patients["hospitalid"] == 2, "age"] = None
-    patients.to_csv(source / "patient.csv", index=False)
+    patients.to_csv(source / "patient.csv.gz", index=False)
     summary = import_eicu(source, tmp_path / "out", min_sites=1)
     assert rows_of(summary) == {"west": 12}
     (left_out,) = summary.left_out

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import FedmapError, TrainingError
 from fedmap.metrics import Metric, SkippedMetric
 from fedmap.study.plan import StudyPlan
@@ -20,7 +19,7 @@ from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.results import study_directory, summarise, write_study
 from fedmap_lab.simulation.simulate import Study, simulate
-from tests.lab.conftest import MakeCohort
+from tests.lab.conftest import MakeCohort, without_events
 
 SITES = {"one": (1, 200), "two": (1, 150), "three": (1, 120), "four": (2, 80), "five": (3, 60)}
 
@@ -49,7 +48,14 @@ def test_all_three_tiers_are_trained_and_scored(binary_plan: StudyPlan, make_coh
     assert len(values(study, 2, "personal", "auroc")) == 1
     assert len(values(study, 3, "global", "auroc")) == 1
     assert not values(study, 3, "personal", "auroc")
-    assert min(values(study, 1, "personal", "auroc")) > 0.6
+    own = values(study, 1, "personal", "auroc")
+    assert min(own) > 0.6
+    assert study.trained.prior is not None
+    for model in study.trained.personal.values():
+        assert not torch.equal(model.theta, study.trained.prior.mu), "a personal model is not the global one"
+    (row,) = [r for r in summarise(study.scores) if (r.tier, r.model, r.metric) == (1, "personal", "auroc")]
+    assert row.median == pytest.approx(float(np.median(own)))
+    assert row.sites == 3
 
 
 def test_survival_sites_get_risks_and_a_pooled_baseline(
@@ -95,9 +101,7 @@ def test_a_single_class_site_trains_and_its_auroc_is_skipped_with_the_reason(
     binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
 ) -> None:
     directory = make_cohort(SITES)
-    lines = (directory / "two.csv").read_text().splitlines()
-    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
-    (directory / "two.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    without_events(directory, "two")
     study = run(binary_plan, directory)
     assert "two" in study.trained.personal
     (skipped,) = [
@@ -113,29 +117,16 @@ def test_a_single_class_site_trains_and_its_auroc_is_skipped_with_the_reason(
     assert any("one class" in row["note"] for row in read(tmp_path / "out" / "notes.csv"))
 
 
-def test_a_survival_site_without_events_trains_and_is_recorded(
+def test_a_survival_site_without_events_trains_is_recorded_and_has_no_weight_in_mu(
     survival_plan: StudyPlan, make_cohort: MakeCohort
 ) -> None:
     directory = make_cohort(SITES)
-    lines = (directory / "three.csv").read_text().splitlines()
-    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
-    (directory / "three.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    without_events(directory, "three")
     study = run(survival_plan, directory)
     assert "three" in study.trained.personal
     assert torch.isfinite(study.trained.personal["three"].theta).all()
     assert not [s for s in study.scores if s.site == "three" and isinstance(s.result, Metric)]
-
-
-def test_a_survival_site_without_events_has_no_weight_in_mu(
-    survival_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    """Its L is zero, so the per-sample rule would give it the largest weight of all."""
-    directory = make_cohort(SITES)
-    lines = (directory / "three.csv").read_text().splitlines()
-    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
-    (directory / "three.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
-    federation = load_federation(survival_plan, directory)
-    study = simulate(federation, FedMap(), VectorisedEngine(2), 1, seed=0)
+    # Its L is zero, so the per-sample rule would give it the largest weight of all.
     assert study.trained.history[0].largest_weight < 0.7  # of the two that remain
 
 
@@ -223,19 +214,3 @@ def test_written_results_can_be_read_back(
     assert summary["plan_digest"] == binary_plan.digest
     assert (out / "convergence.png").stat().st_size > 10_000
     assert len(read(out / "rounds.csv")) == 4
-
-
-def test_the_summary_is_the_median_over_sites(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
-    study = run(binary_plan, make_cohort(SITES))
-    (row,) = [r for r in summarise(study.scores) if (r.tier, r.model, r.metric) == (1, "personal", "auroc")]
-    assert row.median == pytest.approx(float(np.median(values(study, 1, "personal", "auroc"))))
-    assert row.sites == 3
-
-
-def test_a_personal_model_differs_from_the_global_one(
-    binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    study = run(binary_plan, make_cohort(SITES))
-    assert study.trained.prior is not None
-    models: list[SiteParameters] = list(study.trained.personal.values())
-    assert all(not torch.equal(model.theta, study.trained.prior.mu) for model in models)

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedmap.metrics import metric_label
 from fedmap.process.command_line import Json, answer, print_json, say
 from fedmap.study.plan import load_plan
-from fedmap_lab.cli.output import bar, show_done, warn
+from fedmap_lab.cli.output import bar, show_done, show_excluded, warn
 from fedmap_lab.wording import counted
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def compare_command(
         comparison = compare(request, out, workers or os.cpu_count() or 1, report)
     write_tables(comparison, out)
     page = write_report(out, warn)
-    for site in comparison.federation.excluded:
-        problems = escape("; ".join(site.problems))
-        say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
+    show_excluded(comparison.federation)
     if unasked := not_in_the_report(comparison):
         warn(unasked)
     if as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from fedmap.metrics import metric_label
 from fedmap.process.command_line import Json, answer, print_json, say
-from fedmap_lab.cli.output import PLANS, Seed, bar
+from fedmap_lab.cli.output import PLANS, Seed, bar, titled_table
 from fedmap_lab.local.federation import LocalFederation, command_path
 
 if TYPE_CHECKING:
@@ -57,13 +56,9 @@ def tiers_table(demo: TierResults) -> Table:
     """One line a site: the shared model, the site's own one, and what it did for it."""
     study = demo.study
     label = metric_label(study.metric)
-    table = Table(
-        title=f"{escape(study.title)}: {label} on rows that nobody trained on", title_justify="left"
-    )
-    names = (*study.sites, *demo.fine_tuned, *demo.predicted)
-    table.add_column("site", no_wrap=True, min_width=_longest(names))
-    for column in ("tier", "global model", "own model", "rows look"):
-        table.add_column(column)
+    longest = max(map(len, (*study.sites, *demo.fine_tuned, *demo.predicted)), default=1)
+    title = f"{escape(study.title)}: {label} on rows that nobody trained on"
+    table = titled_table(title, ("site", "tier", "global model", "own model", "rows look"), longest)
     for site in study.sites:
         values = [study.value(site, model) for model in ("global", "personal")]
         shown = ("withheld" if value is None else f"{value:.3f}" for value in values)
@@ -117,10 +112,9 @@ def leave_one_out_command(
         print_json(form)
         return
     label = metric_label(found[0].personal.metric)
-    table = Table(title=f"{label} (95 % interval) at the site that stayed out", title_justify="left")
-    table.add_column("site", no_wrap=True, min_width=_longest(one.site for one in found))
-    for column in ("T2 before", "T2 after", "difference", "T3, all rows", "rows look"):
-        table.add_column(column)
+    columns = ("site", "T2 before", "T2 after", "difference", "T3, all rows", "rows look")
+    title = f"{label} (95 % interval) at the site that stayed out"
+    table = titled_table(title, columns, max(len(one.site) for one in found))
     for one in found:
         main = one.personal.main
         figures = (main.before, main.after, main.difference, one.predicted.figure)
@@ -128,10 +122,6 @@ def leave_one_out_command(
         table.add_row(escape(one.site), *map(_shown, figures), shift)
     answer.print(table)
     answer.print(f"Table and reports in [bold]{escape(str(out))}[/bold]")
-
-
-def _longest(names: Iterable[str]) -> int:
-    return max(map(len, names), default=1)
 
 
 def _shown(figure: object) -> str:

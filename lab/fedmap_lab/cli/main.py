@@ -24,7 +24,7 @@ from fedmap.study.plan import load_plan
 from fedmap_lab.cli.compare import compare_command
 from fedmap_lab.cli.compose import compose_app
 from fedmap_lab.cli.federations import demo_command, leave_one_out_command
-from fedmap_lab.cli.output import Seed, bar
+from fedmap_lab.cli.output import Seed, bar, remark, show_excluded, titled_table
 from fedmap_lab.cli.report import explain_command, report_command
 from fedmap_lab.methods.names import METHOD_NAMES
 
@@ -54,7 +54,7 @@ def cohort_command(
     as_json: Json = False,
 ) -> None:
     """Make a synthetic cohort with a known risk structure, and compare it with the published one."""
-    from fedmap_lab.cohorts import make_cohort
+    from fedmap_lab.cohorts.making import make_cohort
 
     with bar() as progress:
         making = progress.add_task(f"making {name}", total=None)
@@ -65,9 +65,8 @@ def cohort_command(
     if as_json:
         print_json(json.loads((out / "cohort.json").read_text()))
         return
-    table = Table(title=f"{name}: {summary.rows} rows at {summary.sites} sites", title_justify="left")
-    for column in ("mean ± SD over sites", "target", "measured"):
-        table.add_column(column)
+    title = f"{name}: {summary.rows} rows at {summary.sites} sites"
+    table = titled_table(title, ("mean ± SD over sites", "target", "measured"))
     for row in rows:
         table.add_row(row.quantity, str(row.target), str(row.measured))
     answer.print(table)
@@ -106,19 +105,16 @@ def import_command(
         ]
         print_json({"out": str(out), "rows": summary.rows, "sites": sites})
         return
-    table = Table(title=f"{name}: {summary.rows} rows at {len(summary.sites)} sites", title_justify="left")
-    for column in ("site", "tier", "region", "rows"):
-        table.add_column(column)
+    title = f"{name}: {summary.rows} rows at {len(summary.sites)} sites"
+    table = titled_table(title, ("site", "tier", "region", "rows"))
     for site in summary.sites:
         table.add_row(escape(site.site), str(site.tier), escape(site.region), str(site.rows))
     answer.print(table)
-    for site in (*summary.sites, *summary.left_out):
-        for exclusion in site.exclusions:
-            say.print(escape(f"{site.site}: {exclusion.rows} left out, {exclusion.reason}"), highlight=False)
-    for exclusion in summary.exclusions:
-        say.print(escape(f"left out: {exclusion.rows} rows, {exclusion.reason}"), highlight=False)
-    for note in summary.notes:
-        say.print(escape(note), highlight=False)
+    every = (*summary.sites, *summary.left_out)
+    asides = [f"{site.site}: {e.rows} left out, {e.reason}" for site in every for e in site.exclusions]
+    asides += [f"left out: {e.rows} rows, {e.reason}" for e in summary.exclusions]
+    for aside in (*asides, *summary.notes):
+        say.print(escape(aside), highlight=False)
 
 
 @app.command("simulate")
@@ -184,9 +180,7 @@ def main() -> None:
 
 
 def _show_exclusions(study: Study) -> None:
-    for site in study.federation.excluded:
-        problems = escape("; ".join(site.problems))
-        say.print(f"[yellow]excluded[/yellow] {escape(site.name)}: {problems}", highlight=False)
+    show_excluded(study.federation)
     for failure in study.failed:
         say.print(f"[yellow]failed[/yellow] round {failure.round}, {escape(failure.site)}: {failure.reason}")
     metric = study.federation.plan.task.metric
@@ -196,7 +190,7 @@ def _show_exclusions(study: Study) -> None:
             skipped[f"{s.model} model: {s.result.reason}"].append(s.site)
     for reason, sites in skipped.items():
         named = ", ".join(sites[:3]) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
-        say.print(f"[yellow]not scored[/yellow] {escape(f'{named} ({reason})')}", highlight=False)
+        remark("not scored", f"{named} ({reason})")
 
 
 def _show_where_the_global_model_did_better(study: Study) -> None:
@@ -220,9 +214,8 @@ def _summary_table(study: Study) -> Table:
     from fedmap_lab.simulation.results import summarise
 
     metric = study.federation.plan.task.metric
-    table = Table(title=escape(study.federation.plan.study.title), title_justify="left")
-    for column in ("tier", "metric", "site's own model", "global model"):
-        table.add_column(column)
+    columns = ("tier", "metric", "site's own model", "global model")
+    table = titled_table(escape(study.federation.plan.study.title), columns)
     rows = summarise(study.scores)
     for tier in (1, 2, 3):
         names = dict.fromkeys(row.metric for row in rows if row.tier == tier)

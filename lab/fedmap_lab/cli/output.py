@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from fedmap.process.command_line import say
+
+if TYPE_CHECKING:
+    from fedmap_lab.federation.sites import Federation
 
 PLANS = Path(__file__).parents[1] / "plans"
 _AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of a comparison may take minutes
@@ -17,9 +22,29 @@ _AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
 
 
-def warn(sentence: str) -> None:
+def remark(word: str, sentence: str) -> None:
     """Where the progress goes: what is missing from the result."""
-    say.print(f"[yellow]left out[/yellow] {escape(sentence)}", highlight=False)
+    say.print(f"[yellow]{word}[/yellow] {escape(sentence)}", highlight=False)
+
+
+def warn(sentence: str) -> None:
+    remark("left out", sentence)
+
+
+def show_excluded(federation: Federation) -> None:
+    for site in federation.excluded:
+        remark("excluded", f"{site.name}: {'; '.join(site.problems)}")
+
+
+def titled_table(title: str, columns: Sequence[str], longest: int | None = None) -> Table:
+    """`longest`: of the first column's cells, which are then not wrapped."""
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        if longest is not None and not place:
+            table.add_column(column, no_wrap=True, min_width=longest)
+        else:
+            table.add_column(column)
+    return table
 
 
 def bar() -> Progress:

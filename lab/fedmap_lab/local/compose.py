@@ -18,7 +18,7 @@ from fedmap.errors import DataError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import write_durably
 from fedmap.study.plan import load_plan
-from fedmap_lab.cohorts import make_cohort
+from fedmap_lab.cohorts.making import make_cohort
 from fedmap_lab.local.commands import Record, StatusSeen
 from fedmap_lab.local.federation import LocalSite
 from fedmap_lab.local.tiers import PersonalReport, TierResults, predicted

@@ -13,7 +13,6 @@ from scipy.stats import wasserstein_distance
 from sklearn.metrics import roc_auc_score
 
 from fedmap.errors import FedmapError
-from fedmap_lab.cohorts import COHORTS
 from fedmap_lab.cohorts.heterogeneity import (
     Spread,
     distances_between_sites,
@@ -21,6 +20,7 @@ from fedmap_lab.cohorts.heterogeneity import (
     most_predictive_feature,
     univariate_auroc,
 )
+from fedmap_lab.cohorts.making import COHORTS
 
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=60)
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from fedmap.errors import FedmapError
-from fedmap_lab.cohorts import COHORTS, CohortSummary, make_cohort
-from fedmap_lab.cohorts.writing import cohort_directory
+from fedmap_lab.cohorts.making import COHORTS, make_cohort
+from fedmap_lab.cohorts.writing import CohortSummary, cohort_directory
 
 SMALL = {"cprd": 0.001, "interval": 0.02, "eicu": 0.001}
 NAMES = pytest.mark.parametrize("name", list(SMALL))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked_programs import run_forked
-from tests.lab.conftest import BINARY_PLAN, write_site
+from tests.lab.conftest import BINARY_PLAN, without_events, write_cohort
 
 PLAN = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [8, 4]").replace(
     "epochs = 3", "epochs = 1\nfine_tune_epochs = 3"
@@ -28,24 +28,12 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def write_cohort(directory: Path) -> None:
-    directory.mkdir()
-    lines = ["site,tier,region"]
-    for number, (site, (tier, rows)) in enumerate(SITES.items()):
-        lines.append(f"{site},{tier},{'north' if number % 2 else 'south'}")
-        write_site(directory / f"{site}.csv", rows, number)
-    table = (directory / "healthy.csv").read_text().splitlines()
-    nobody = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in table[1:]]
-    (directory / "healthy.csv").write_text("\n".join([table[0], *nobody]) + "\n")
-    (directory / "sites.csv").write_text("\n".join(lines) + "\n")
-
-
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with plan.toml, cohort and the OUT of one comparison, and what it printed."""
     folder = tmp_path_factory.mktemp("comparison")
     (folder / "plan.toml").write_text(PLAN)
-    write_cohort(folder / "cohort")
+    without_events(write_cohort(folder / "cohort", SITES), "healthy")
     done = lab(*asked(folder), "--methods", "all", "--seeds", "2", "--workers", "2")
     assert done.returncode == 0, done.stderr
     return folder, done.stdout

@@ -5,17 +5,15 @@ Each of these fails if the method's defining step is taken out: its term, its va
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedmap.algorithm.fit.rule import LocalRule
-from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
-from fedmap.algorithm.prior.values import Prior
-from fedmap.algorithm.settings import FedmapSettings
+from fedmap.algorithm.fit.values import FailedFit
+from fedmap.study.engine import Fits
 from fedmap_lab.methods.ditto import Ditto
 from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.feddyn import FedDyn
@@ -59,20 +57,12 @@ class Unreliable(QuadraticEngine):
         super().__init__(CURVATURE, TARGET, steps=120)
         self._rows, self._absences, self._round = rows, absences, 0
 
-    def fit(
-        self,
-        model: Model,
-        settings: FedmapSettings,
-        prior: Prior,
-        tasks: Sequence[SiteTask],
-        penalised: bool = True,
-        rule: LocalRule | None = None,
-    ) -> list[LocalFit | FailedFit]:
+    def fit(self, *asked: Any, **more: Any) -> Fits:
         self._round += 1
-        fits = super().fit(model, settings, prior, tasks, penalised, rule)
+        fits = super().fit(*asked, **more)
         if self._round not in self._absences:
             return fits
-        pairs = zip(tasks, fits, strict=True)
+        pairs = zip(asked[3], fits, strict=True)
         return [FailedFit("absent") if len(task.train) == self._rows else fit for task, fit in pairs]
 
 

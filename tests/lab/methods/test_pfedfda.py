@@ -15,7 +15,7 @@ from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.embedding import embedding_of
 from fedmap_lab.methods.pfedfda import CANDIDATES, PFedFda
-from tests.lab.conftest import MakeCohort
+from tests.lab.conftest import MakeCohort, without_events
 
 
 def sample(rows: int, shift: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,9 +84,7 @@ def test_the_last_layer_of_a_personal_model_comes_from_its_gaussians_alone(
 
 def test_a_single_class_site_gets_a_model(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
     directory = make_cohort({"east": (1, 90), "west": (1, 80), "north": (1, 70)})
-    lines = (directory / "north.csv").read_text().splitlines()
-    healthy = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in lines[1:]]
-    (directory / "north.csv").write_text("\n".join([lines[0], *healthy]) + "\n")
+    without_events(directory, "north")
     federation = load_federation(binary_plan, directory)
     trained = PFedFda().train(federation, VectorisedEngine(1), 2, 0, lambda _: None)
     assert torch.isfinite(trained.personal["north"].theta).all()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.names import BASELINES
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.simulate import simulate
-from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, MakeCohort
+from tests.lab.conftest import BINARY_PLAN, SURVIVAL_PLAN, MakeCohort, without_events
 
 SITES = {"one": (1, 90), "two": (1, 70), "quiet": (1, 60), "clinic": (2, 50), "remote": (3, 40)}
 SHORT = ("epochs = 3", "epochs = 1\nfine_tune_epochs = 2")
@@ -23,12 +21,6 @@ THREE_CLASSES = (
     .replace("classes = [0, 1]", "classes = [0, 1, 2]")
     .replace(*SHORT)
 )
-
-
-def without_events(directory: Path, site: str) -> None:
-    table = (directory / f"{site}.csv").read_text().splitlines()
-    rows = [",".join([*line.split(",")[:3], "0", line.split(",")[4]]) for line in table[1:]]
-    (directory / f"{site}.csv").write_text("\n".join([table[0], *rows]) + "\n")
 
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if name not in ("pfedgp", "pfedfda")])

@@ -16,29 +16,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedmap.data.eicu.tables import PATIENT, PHYSIOLOGY, STAY, EicuTables, load_eicu_tables, split_by_site
+from fedmap.data.eicu.tables import PATIENT, PHYSIOLOGY, STAY, EicuTables
 from fedmap.data.eicu.vocabulary import Vocabulary, encode
 from fedmap.data.table.site_dataset import Exclusion
-
-__all__ = [
-    "DIAGNOSIS_PREFIX",
-    "DRUG_PREFIX",
-    "OUTCOME",
-    "PHYSIOLOGY",
-    "EicuRules",
-    "EicuStays",
-    "EicuTables",
-    "WideStays",
-    "age_in_years",
-    "diagnoses",
-    "drug_orders",
-    "drug_terms",
-    "extract_stays",
-    "load_eicu_tables",
-    "physiology",
-    "split_by_site",
-    "wide_table",
-]
 
 DRUG_PREFIX = "drug_"
 DIAGNOSIS_PREFIX = "dx_"

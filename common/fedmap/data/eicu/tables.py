@@ -25,15 +25,6 @@ PATIENT = "uniquepid"
 HOSPITAL = "hospitalid"
 UNKNOWN_REGION = "unknown"
 
-PHYSIOLOGY = (
-    "gcs_eyes",
-    "gcs_motor",
-    "gcs_verbal",
-    "heart_rate",
-    "systolic_bp",
-    "respiration",
-    "o2_saturation",
-)
 # A coma score is the last part of its path ("…/GCS/Eyes Score/4"); a vital sign names itself there
 # ("…/Vital Sign and Physiological Data/HR/HR Current") and has its value in the text column. The Lowest
 # and Highest of the day, and the ventilator's rate, have other last parts and are not read.
@@ -44,6 +35,7 @@ VITAL_PARTS = {
     "Resp Current": "respiration",
     "O2 Sat% Current": "o2_saturation",
 }
+PHYSIOLOGY = (*GCS_PARTS.values(), *VITAL_PARTS.values())
 
 _ROWS_AT_A_TIME = 500_000
 _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)  # no such file, cut or damaged gzip, not CSV
