@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fedmap.bundles.loading import load_shared
+from fedmap.bundles.manifest import split_reference
 from fedmap.bundles.verification import VerifiedBundle, verify_bundle
 from fedmap.errors import (
     ConfigError,
@@ -29,7 +30,6 @@ from fedmap.errors import (
     StorageError,
 )
 from fedmap_site.bundles import store as bundle_store
-from fedmap_site.bundles.records import split_reference
 from fedmap_site.bundles.store import BundleStore
 from fedmap_site.cli.bundles.options import refuse_if_withdrawn
 from tests.common.bundles.examples import NOW

@@ -6,7 +6,6 @@ handed out. Making bundles is `signing`; the two ways out are `handlers.bundles`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,17 +13,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedmap.bundles.manifest import Manifest
+from fedmap.bundles.manifest import SUFFIX, Manifest, split_reference
 from fedmap.bundles.withdrawals import Withdrawal, Withdrawals, write_withdrawals
 from fedmap.errors import NotFoundError, StateError, StorageError
 from fedmap.files.durable import read_file
 from fedmap.names import shown
 from fedmap_aggregator.identity.release_key import ReleaseKey
 from fedmap_aggregator.store import BundleRow, Store
-
-_FILE_NAME = re.compile(r"([a-z0-9][a-z0-9-]{0,99}-t[23])-([1-9][0-9]{0,8})\.fedmap")
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,99}-t[23]")
-_MOST_VERSIONS = 10**9
 
 
 class BundleCatalogue:
@@ -52,7 +47,7 @@ class BundleCatalogue:
     def row(self, name: str, version: int) -> BundleRow:
         """One release; NotFoundError where there is none. Names come from outside, and are checked first."""
         found = None
-        if _NAME.fullmatch(name) and 0 < version < _MOST_VERSIONS:
+        if split_reference(f"{name}-{version}") == (name, version):
             with self._store.reading() as transaction:
                 found = transaction.bundles.get(name, version)
         if found is None:
@@ -126,10 +121,10 @@ class BundleCatalogue:
 
 def parse_file_name(file_name: str) -> tuple[str, int]:
     """Name and version of NAME-VERSION.fedmap; NotFoundError for any other text."""
-    found = _FILE_NAME.fullmatch(file_name)
-    if found is None:
-        raise _unknown(file_name)
-    return found[1], int(found[2])
+    match split_reference(file_name.removesuffix(SUFFIX)):
+        case (str(name), int(version)) if file_name.endswith(SUFFIX):
+            return name, version
+    raise _unknown(file_name)
 
 
 def _is_for(tier: int, row: BundleRow) -> bool:

@@ -7,6 +7,7 @@ floor never reach the centre, so none can be here.
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt, MinLen
@@ -39,9 +40,19 @@ ARCHIVE = ZipForm(
     hint="Download the file again. If that does not help, ask the federation's operator.",
 )
 
+SUFFIX = ".fedmap"
+_NAME = r"[a-z0-9][a-z0-9-]{0,99}-t[23]"
+_REFERENCE = re.compile(rf"({_NAME})(?:-([1-9][0-9]{{0,8}}))?")
+
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-BundleName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,99}-t[23]$")]
+BundleName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
 Moment = Annotated[int, Gt(0), Lt(253_402_300_800_000)]  # milliseconds since 1970, before the year 10000
+
+
+def split_reference(reference: str) -> tuple[str, int | None] | None:
+    """(name, version) of NAME or NAME-VERSION; None for what is neither, such as a path."""
+    found = _REFERENCE.fullmatch(reference)
+    return (found[1], int(found[2]) if found[2] else None) if found else None
 
 
 class FileEntry(Section):
@@ -170,7 +181,7 @@ class Draft(Section):
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.version}.fedmap"
+        return f"{self.name}-{self.version}{SUFFIX}"
 
 
 class Manifest(Draft):

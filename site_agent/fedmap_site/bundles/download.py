@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import ValidationError
 
-from fedmap.bundles.manifest import ARCHIVE
+from fedmap.bundles.manifest import ARCHIVE, SUFFIX, split_reference
 from fedmap.errors import (
     ConflictError,
     IntegrityError,
@@ -35,7 +35,6 @@ from fedmap.files.digests import file_sha256, is_digest
 from fedmap.files.durable import make_folder, storage_error, sync_folder, write_durably
 from fedmap.names import shown
 from fedmap.process.settings import Section
-from fedmap_site.bundles.records import SUFFIX, split_reference
 
 if TYPE_CHECKING:
     from fedmap.contract.v1 import values

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from fedmap.bundles.manifest import SUFFIX
 from fedmap.errors import NotFoundError, RejectedError, StateError, UnreachableError
 from fedmap.files.digests import is_digest
 from fedmap.names import shown
 from fedmap_site.bundles.download import Bytes, Remote
-from fedmap_site.bundles.records import SUFFIX
 from fedmap_site.link.https import Link, Way, ask, expect, is_clean, nonsense, whole_body
 
 _BLOCK = 256 << 10

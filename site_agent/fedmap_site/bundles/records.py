@@ -8,28 +8,16 @@ bytes.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedmap.bundles.manifest import SUFFIX
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.errors import IntegrityError
 from fedmap.files.durable import read_file, write_durably
 from fedmap.process.settings import Section
-
-SUFFIX = ".fedmap"
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,99}-t[23]")
-_NUMBERED = re.compile(rf"({_NAME.pattern})-([1-9][0-9]{{0,8}})")
-
-
-def split_reference(reference: str) -> tuple[str, int | None] | None:
-    """(name, version) of NAME or NAME-VERSION; None for what is neither, such as a path."""
-    if _NAME.fullmatch(reference):
-        return reference, None
-    numbered = _NUMBERED.fullmatch(reference)
-    return (numbered[1], int(numbered[2])) if numbered else None
 
 
 class Installed(Section):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from fedmap.bundles.manifest import SUFFIX, split_reference
 from fedmap.bundles.verification import Trust, VerifiedBundle, against_installed, verify_bundle
 from fedmap.bundles.withdrawals import Withdrawals
 from fedmap.errors import ConflictError, IntegrityError, NotFoundError, StateError
@@ -23,7 +24,7 @@ from fedmap.files.digests import file_sha256
 from fedmap.files.durable import DurableWriter, make_folder, remove_leftovers, storage_error, waiting_lock
 from fedmap.names import shown
 from fedmap.trust.signing import shown_fingerprint
-from fedmap_site.bundles.records import SUFFIX, Installed, Records, facts_of, split_reference
+from fedmap_site.bundles.records import Installed, Records, facts_of
 from fedmap_site.bundles.trust import BundleTrust, together
 from fedmap_site.state.audit_log import AGENT, AuditLog
 

@@ -132,7 +132,7 @@ def _withdrawn(shelf: BundleStore, reference: str) -> str | None:
 
 def split_named(reference: str) -> tuple[str, int | None]:
     """NAME or NAME-VERSION in its parts."""
-    from fedmap_site.bundles.records import split_reference
+    from fedmap.bundles.manifest import split_reference
 
     found = split_reference(reference)
     if found is None:

@@ -117,8 +117,8 @@ def installed_lines(shelf: BundleStore, installed: Installed) -> tuple[str, ...]
 
 def _file_of(shelf: BundleStore, reference: str) -> Path:
     """The file itself, or the newest one of that name among the fetched."""
+    from fedmap.bundles.manifest import SUFFIX, split_reference
     from fedmap.errors import NotFoundError
-    from fedmap_site.bundles.records import SUFFIX, split_reference
 
     named = split_reference(reference)
     if named is None or Path(reference).is_file():
