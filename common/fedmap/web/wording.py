@@ -58,13 +58,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class BundleView:
-    """One bundle as a page shows it."""
+    """One bundle as a page shows it: the entry, and in words what it does not say itself."""
 
-    name: str
-    version: int
-    file_name: str
-    title: str
-    intended_use: str
+    entry: Entry
     tier: str
     trained_on: str
     figures: tuple[Figure, ...]
@@ -72,11 +68,7 @@ class BundleView:
     released: str
     expires: str
     expired: bool
-    withdrawn: str
     size: str
-    size_bytes: str
-    sha256: str
-    may_download: bool
 
 
 def bundle_view(entry: Entry, now_unix_ms: int) -> BundleView:
@@ -85,11 +77,7 @@ def bundle_view(entry: Entry, now_unix_ms: int) -> BundleView:
     ranked = sorted(manifest.performance, key=lambda tier: _ORDER[tier.model])
     chosen = _study_metric(manifest)
     return BundleView(
-        name=manifest.name,
-        version=manifest.version,
-        file_name=manifest.file_name,
-        title=manifest.title,
-        intended_use=manifest.intended_use,
+        entry=entry,
         tier=_TIERS[manifest.tier],
         trained_on=trained_on(manifest),
         figures=tuple(
@@ -106,11 +94,7 @@ def bundle_view(entry: Entry, now_unix_ms: int) -> BundleView:
         released=day(manifest.released_unix_ms),
         expires=day(manifest.expires_unix_ms),
         expired=manifest.expires_unix_ms <= now_unix_ms,
-        withdrawn=entry.withdrawn,
         size=size(entry.size),
-        size_bytes=f"{entry.size:,}",
-        sha256=entry.sha256,
-        may_download=entry.may_download,
     )
 
 

@@ -32,7 +32,8 @@ class Reader(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self._open: list[str] = []
-        bundle = SimpleNamespace(title="", file_name="x", withdrawn="", expired=False)
+        manifest = SimpleNamespace(title="", file_name="x")
+        bundle = SimpleNamespace(entry=SimpleNamespace(manifest=manifest, withdrawn=""), expired=False)
         page = PAGES.page("card.html", bundle=bundle, card=card, folder="/bundles/x", home="/")
         self.feed(page.partition('<article class="card">')[2].partition("</article>")[0])
         self.close()
