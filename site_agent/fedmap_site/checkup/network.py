@@ -89,27 +89,23 @@ def _resolve(host: str, port: int, what: str) -> None:
 
 
 def _dial(host: str, port: int, what: str) -> socket.socket:
-    key = "proxy" if what == "proxy" else "address"
     try:
         return socket.create_connection((host, port), timeout=SECONDS)
-    except ConnectionRefusedError as error:
-        raise _StepError(
-            "port",
-            f"{host} refuses connections to port {port}",
-            f"Check the port under [aggregator] {key}, and that the {what} runs.",
-        ) from error
-    except TimeoutError as error:
-        raise _StepError(
-            "port",
-            f"{host}:{port} does not answer within {SECONDS:g} s",
-            f"A firewall drops the packets: have outgoing TCP to {host}:{port} allowed.",
-        ) from error
     except OSError as error:
-        raise _StepError(
-            "port",
-            f"no way to {host}:{port}: {(error.strerror or 'the network failed').lower()}",
-            "Check this machine's network and routes, and the firewall's rules for outgoing connections.",
-        ) from error
+        raise _StepError("port", *_unanswered(error, host, port, what)) from error
+
+
+def _unanswered(error: OSError, host: str, port: int, what: str) -> tuple[str, str]:
+    """Why a port does not answer, and what to do."""
+    if isinstance(error, ConnectionRefusedError):
+        key = "proxy" if what == "proxy" else "address"
+        hint = f"Check the port under [aggregator] {key}, and that the {what} runs."
+        return f"{host} refuses connections to port {port}", hint
+    if isinstance(error, TimeoutError):
+        hint = f"A firewall drops the packets: have outgoing TCP to {host}:{port} allowed."
+        return f"{host}:{port} does not answer within {SECONDS:g} s", hint
+    hint = "Check this machine's network and routes, and the firewall's rules for outgoing connections."
+    return f"no way to {host}:{port}: {(error.strerror or 'the network failed').lower()}", hint
 
 
 def _through(route: Route, host: str, port: int) -> socket.socket:
@@ -172,29 +168,21 @@ def _handshake(route: Route, host: str, port: int, authority: bytes) -> None:
                 f"{host}:{port} does not complete a TLS handshake",
                 "Check that address and port are the aggregator's, and that no device cuts TLS connections.",
             ) from error
-    _explain(code, _look(route, host, port), host)
+    raise _StepError("tls", *_distrust(code, _look(route, host, port), host))
 
 
-def _explain(code: int, seen: Seen, host: str) -> None:
+def _distrust(code: int, seen: Seen, host: str) -> tuple[str, str]:
+    """Why the certificate that is shown does not count, and what to do."""
     if code in (_EXPIRED, _NOT_YET):
         when = "has ended" if code == _EXPIRED else "is not valid yet"
-        raise _StepError(
-            "tls",
-            f"the aggregator's certificate {when}, by this machine's clock",
-            "Check this machine's clock first; if it is right, the operator has to renew the certificate.",
-        )
+        hint = "Check this machine's clock first; if it is right, the operator has to renew the certificate."
+        return f"the aggregator's certificate {when}, by this machine's clock", hint
     if code in _OTHER_NAME:
         names = ", ".join(seen.names) or "no name at all"
-        raise _StepError(
-            "tls",
-            f"the aggregator's certificate does not cover {host}; it covers {names}",
-            "Dial a name that it covers, or ask the operator for a certificate that covers this one.",
-        )
-    raise _StepError(
-        "tls",
-        f"the certificate shown for {host} is not from our authority; its issuer is {seen.issuer}",
-        _INSPECTION,
-    )
+        hint = "Dial a name that it covers, or ask the operator for a certificate that covers this one."
+        return f"the aggregator's certificate does not cover {host}; it covers {names}", hint
+    shown = f"the certificate shown for {host} is not from our authority; its issuer is {seen.issuer}"
+    return shown, _INSPECTION
 
 
 def _look(route: Route, host: str, port: int) -> Seen:
