@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from fedmap.contract import wire
 from fedmap.contract.v1.values import (
@@ -29,8 +28,7 @@ _T1 = 1
 def write_outcome(out: Path, strategy: FedMAP) -> None:
     """The tables first: where there is a run.json, everything is there."""
     run = run_told(strategy)
-    status: Any = wire.message_of(status_of(strategy, run))
-    write_results(status, dict.fromkeys(strategy.members, _T1), out / TABLES)
+    write_results(status_of(strategy, run), dict.fromkeys(strategy.members, _T1), out / TABLES)
     write_run(out, run, strategy.prior)
 
 
