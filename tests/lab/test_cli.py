@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.forked_programs import run_forked
@@ -15,41 +16,28 @@ def lab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return run_forked("fedmap-lab", [*map(str, arguments)], os.environ)
 
 
+def simulated(folder: Path, cohort: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    (folder / "plan.toml").write_text(BINARY_PLAN)
+    where = ("--plan", folder / "plan.toml", "--data", cohort, "--out", folder / "out")
+    return lab("simulate", *where, *more)
+
+
+def test_a_command_loads_what_is_heavy_only_when_it_works() -> None:
+    script = "import sys, fedmap_lab.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 def test_simulate_prints_a_table_and_writes_the_results(make_cohort: MakeCohort, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(BINARY_PLAN)
-    out = tmp_path / "out"
-    done = lab(
-        "simulate",
-        "--plan",
-        tmp_path / "plan.toml",
-        "--data",
-        make_cohort(SITES),
-        "--out",
-        out,
-        "--rounds",
-        "2",
-    )
+    done = simulated(tmp_path, make_cohort(SITES), "--rounds", "2")
     assert done.returncode == 0, done.stderr
     assert "AUROC" in done.stdout
     assert {"metrics.csv", "mu.safetensors", "psi.safetensors", "convergence.png", "personal"} <= {
-        path.name for path in out.iterdir()
+        path.name for path in (tmp_path / "out").iterdir()
     }
 
 
 def test_simulate_answers_in_json_alone_on_request(make_cohort: MakeCohort, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(BINARY_PLAN)
-    done = lab(
-        *(
-            "simulate",
-            "--plan",
-            tmp_path / "plan.toml",
-            "--data",
-            make_cohort(SITES),
-            "--out",
-            tmp_path / "out",
-        ),
-        *("--rounds", "1", "--engine", "loop", "--json"),
-    )
+    done = simulated(tmp_path, make_cohort(SITES), "--rounds", "1", "--engine", "loop", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sites"] == {"tier_1": 2, "tier_2": 1, "tier_3": 1}
 

@@ -21,8 +21,6 @@ from fedmap.metrics.calibration import log_odds, logit_intercept
 from fedmap.metrics.inputs import AnyArray, Classes, Floats, checked_probabilities, class_indices
 from fedmap.metrics.results import Threshold, row_count
 
-__all__ = ["Threshold", "ThresholdRule", "choose_threshold"]
-
 ThresholdRule = Literal["fixed", "prevalence", "youden", "sensitivity"]
 
 _DEFAULT = 0.5

@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedmap.errors import TrainingError
-from fedmap.metrics.thresholds import Threshold, ThresholdRule, choose_threshold
+from fedmap.metrics import Threshold
+from fedmap.metrics.thresholds import ThresholdRule, choose_threshold
 
 RISK = np.array([0.9, 0.8, 0.6, 0.4, 0.3, 0.1])
 TARGET = np.array([1, 1, 0, 1, 0, 0])
