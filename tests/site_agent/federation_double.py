@@ -6,6 +6,7 @@ For what the real one never does: cut a stream, change bytes, lose a receipt.
 from __future__ import annotations
 
 import datetime
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +17,10 @@ from typing import Any, Self
 
 import grpc
 
-from fedmap.contract.v1 import bundles_pb2, bundles_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
-from fedmap.contract.v1 import federation_pb2 as pb
-from fedmap.contract.v1.federation_pb2_grpc import (
-    FederationServiceServicer,
-    add_FederationServiceServicer_to_server,
-)
+from fedmap.contract import wire
+from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
-from fedmap.study.answer_names import answer_digest
 from fedmap.transport.channel_options import server_options
 from fedmap.transport.chunks import byte_chunks
 from fedmap.transport.status import to_status, to_trailers
@@ -32,6 +28,16 @@ from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 from fedmap_site.identity.files import SiteIdentity
 from fedmap_site.link.connection import Connection, Credentials, Route
 
+REQUESTS = {
+    wire.rpc_of(kind).path.rsplit("/")[-1]: kind
+    for kind in (
+        *(values.HelloRequest, values.ListStudiesRequest, values.ApproveRequest, values.LeaveRequest),
+        *(values.NextTaskRequest, values.FetchPriorRequest, values.SubmitAnswerRequest),
+        *(values.HeartbeatRequest, values.EnrolRequest, values.RenewRequest, values.ListBundlesRequest),
+        *(values.FetchBundleRequest, values.GetWithdrawalsRequest),
+    )
+}
+"""The calls that it serves by name, and what is asked by each."""
 Context = Any  # grpc.ServicerContext; its generic form differs between stub versions
 
 
@@ -70,11 +76,7 @@ class Authority:
         return key_pem(key), certificate
 
 
-class AggregatorDouble(
-    FederationServiceServicer,
-    enrolment_pb2_grpc.EnrolmentServiceServicer,
-    bundles_pb2_grpc.BundleServiceServicer,
-):
+class AggregatorDouble(grpc.GenericRpcHandler):
     """Serves one site. Every attribute may be changed by a test while it runs."""
 
     def __init__(self, authority: Authority | None = None, hosts: tuple[str, ...] = ("localhost",)) -> None:
@@ -83,8 +85,8 @@ class AggregatorDouble(
         self.port = 0
         self.clock_offset_ms = 0
         self.refuse: dict[str, FedmapError] = {}  # by the name of the call
-        self.studies: list[pb.OfferedStudy] = []
-        self.tasks: list[pb.Task] = []  # handed out in order, unless they are in hand
+        self.studies: list[values.OfferedStudy] = []
+        self.tasks: list[values.Task] = []  # handed out in order, unless they are in hand
         self.priors: dict[str, bytes] = {}  # by digest
         self.change_prior: Callable[[bytes], bytes] = lambda chunk: chunk
         self.cut_prior_after: int | None = None  # chunks
@@ -95,12 +97,12 @@ class AggregatorDouble(
         self.signed_withdrawals = b""
         self.cut_bundle_after: int | None = None  # bytes
         self.bundle_offsets: list[int] = []
-        self.received: list[tuple[pb.Answer, bytes]] = []
+        self.received: list[tuple[values.Answer, bytes]] = []
         self.lose_receipts = 0
         self.approved: list[tuple[str, str]] = []
         self.left: list[str] = []
-        self.beats: list[pb.HeartbeatRequest] = []
-        self.polls: list[pb.NextTaskRequest] = []
+        self.beats: list[values.HeartbeatRequest] = []
+        self.polls: list[values.NextTaskRequest] = []
         self.certificates_issued = 0
         self.open_tasks = True
         self.changed = threading.Condition()
@@ -117,16 +119,14 @@ class AggregatorDouble(
         with self.changed:
             assert self.changed.wait_for(lambda: bool(happened()), seconds), "it did not happen"
 
-    def offer(self, *tasks: pb.Task) -> None:
+    def offer(self, *tasks: values.Task) -> None:
         """Hand out tasks to an agent that waits already."""
         self._note(lambda: self.tasks.extend(tasks))
 
     def start(self) -> None:
         key, certificate = self.authority.server(self.hosts)
         self._server = grpc.server(ThreadPoolExecutor(16), options=server_options())
-        add_FederationServiceServicer_to_server(self, self._server)
-        enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(self, self._server)
-        bundles_pb2_grpc.add_BundleServiceServicer_to_server(self, self._server)
+        self._server.add_generic_rpc_handlers([self])
         secure = grpc.ssl_server_credentials(
             [(key, certificate)], self.authority.ca.certificate_pem, require_client_auth=True
         )
@@ -147,44 +147,54 @@ class AggregatorDouble(
     ) -> None:
         self.stop()
 
-    def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloResponse:  # noqa: N802
+    def service(self, call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """gRPC's question who serves a call: the method of the call's name, with values."""
+        name = call_details.method.rsplit("/")[-1]
+        request = REQUESTS.get(name)
+        if request is None:
+            return None
+        serve = getattr(self, re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower())
+
+        def entered(asked: Any, context: Context) -> Any:
+            error = self.refuse.get(name)
+            if error is not None:
+                status, text = to_status(error)
+                context.set_trailing_metadata(to_trailers(error))
+                context.abort(status, text)
+            return serve(asked, context)
+
+        call = wire.rpc_of(request)
+        made: Any = grpc.unary_unary_rpc_method_handler
+        if call.takes_stream:
+            made = grpc.stream_unary_rpc_method_handler
+        elif call.gives_stream:
+            made = grpc.unary_stream_rpc_method_handler
+        handler: grpc.RpcMethodHandler[Any, Any] = made(entered, wire.reader(request), wire.write)
+        return handler
+
+    def hello(self, request: values.HelloRequest, _: Context) -> values.HelloResponse:
         assert request.newest_protocol
-        self._enter("Hello", context)
         moment = int(now().timestamp() * 1000) + self.clock_offset_ms
-        return pb.HelloResponse(
-            protocol=1,
-            software_version="test",
-            time_unix_ms=moment,
-            tier=1,
-            release_key_fingerprint=self.release_key,
-        )
+        return values.HelloResponse(1, "test", moment, 1, self.release_key)
 
-    def ListStudies(  # noqa: N802
-        self,
-        request: pb.ListStudiesRequest,  # noqa: ARG002
-        context: Context,
-    ) -> pb.ListStudiesResponse:
-        self._enter("ListStudies", context)
-        return pb.ListStudiesResponse(studies=self.studies)
+    def list_studies(self, _: values.ListStudiesRequest, __: Context) -> values.ListStudiesResponse:
+        return values.ListStudiesResponse(tuple(self.studies))
 
-    def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ApproveResponse:  # noqa: N802
-        self._enter("Approve", context)
+    def approve(self, request: values.ApproveRequest, _: Context) -> values.ApproveResponse:
         self._note(lambda: self.approved.append((request.study, request.terms_digest)))
-        return pb.ApproveResponse()
+        return values.ApproveResponse()
 
-    def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:  # noqa: N802
-        self._enter("Leave", context)
+    def leave(self, request: values.LeaveRequest, _: Context) -> values.LeaveResponse:
         self._note(lambda: self.left.append(request.study))
-        return pb.LeaveResponse()
+        return values.LeaveResponse()
 
-    def NextTask(self, request: pb.NextTaskRequest, context: Context) -> pb.NextTaskResponse:  # noqa: N802
-        self._enter("NextTask", context)
+    def next_task(self, request: values.NextTaskRequest, context: Context) -> values.NextTaskResponse:
         self._note(lambda: self.polls.append(request))
         gone = threading.Event()
         context.add_callback(lambda: self._note(gone.set))
         held = {(item.study, item.task_id, item.attempt) for item in request.in_hand}
 
-        def next_one() -> pb.Task | None:
+        def next_one() -> values.Task | None:
             answered = {(a.study, a.task_id, a.attempt) for a, _ in self.received}
             for task in self.tasks:
                 if (task.study, task.id, task.attempt) not in held | answered:
@@ -193,26 +203,20 @@ class AggregatorDouble(
 
         with self.changed:
             self.changed.wait_for(lambda: gone.is_set() or next_one() is not None, request.wait_seconds)
-            return pb.NextTaskResponse(task=next_one())
+            return values.NextTaskResponse(next_one())
 
-    def FetchPrior(  # noqa: N802
-        self, request: pb.FetchPriorRequest, context: Context
-    ) -> Iterator[pb.FetchPriorResponse]:
-        self._enter("FetchPrior", context)
+    def fetch_prior(
+        self, request: values.FetchPriorRequest, context: Context
+    ) -> Iterator[values.FetchPriorResponse]:
         self._note(lambda: self.offsets.append(request.offset))
         for number, chunk in enumerate(byte_chunks(self.priors[request.digest], request.offset)):
             if number == self.cut_prior_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-            yield pb.FetchPriorResponse(chunk=self.change_prior(chunk))
+            yield values.FetchPriorResponse(self.change_prior(chunk))
 
-    def ListBundles(  # noqa: N802
-        self,
-        request: bundles_pb2.ListBundlesRequest,  # noqa: ARG002
-        context: Context,
-    ) -> bundles_pb2.ListBundlesResponse:
-        self._enter("ListBundles", context)
-        listed = [
-            bundles_pb2.Bundle(
+    def list_bundles(self, _: values.ListBundlesRequest, __: Context) -> values.ListBundlesResponse:
+        listed = (
+            values.Bundle(
                 name=name,
                 version=version,
                 file_name=f"{name}-{version}.fedmap",
@@ -224,80 +228,53 @@ class AggregatorDouble(
                 withdrawn=self.withdrawn.get((name, version), ""),
             )
             for (name, version), data in sorted(self.bundles.items())
-        ]
-        return bundles_pb2.ListBundlesResponse(bundles=listed)
+        )
+        return values.ListBundlesResponse(tuple(listed))
 
-    def FetchBundle(  # noqa: N802
-        self, request: bundles_pb2.FetchBundleRequest, context: Context
-    ) -> Iterator[bundles_pb2.FetchBundleResponse]:
-        self._enter("FetchBundle", context)
+    def fetch_bundle(
+        self, request: values.FetchBundleRequest, context: Context
+    ) -> Iterator[values.FetchBundleResponse]:
         self._note(lambda: self.bundle_offsets.append(request.offset))
         data = self.bundles[request.name, request.version]
         if self.cut_bundle_after is not None:
             cut, self.cut_bundle_after = self.cut_bundle_after, None
-            yield bundles_pb2.FetchBundleResponse(chunk=data[request.offset : cut])
+            yield values.FetchBundleResponse(data[request.offset : cut])
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         for chunk in byte_chunks(data, request.offset):
-            yield bundles_pb2.FetchBundleResponse(chunk=chunk)
+            yield values.FetchBundleResponse(chunk)
 
-    def GetWithdrawals(  # noqa: N802
-        self,
-        request: bundles_pb2.GetWithdrawalsRequest,  # noqa: ARG002
-        context: Context,
-    ) -> bundles_pb2.GetWithdrawalsResponse:
-        self._enter("GetWithdrawals", context)
-        return bundles_pb2.GetWithdrawalsResponse(signed_list=self.signed_withdrawals)
+    def get_withdrawals(self, _: values.GetWithdrawalsRequest, __: Context) -> values.GetWithdrawalsResponse:
+        return values.GetWithdrawalsResponse(self.signed_withdrawals)
 
-    def SubmitAnswer(  # noqa: N802
-        self, request_iterator: Iterator[pb.SubmitAnswerRequest], context: Context
-    ) -> pb.SubmitAnswerResponse:
-        self._enter("SubmitAnswer", context)
-        answer = next(request_iterator).answer
-        tensors = b"".join(part.chunk for part in request_iterator)
+    def submit_answer(
+        self, parts: Iterator[values.SubmitAnswerRequest], context: Context
+    ) -> values.SubmitAnswerResponse:
+        answer = next(parts).answer
+        assert answer is not None
+        tensors = b"".join(part.chunk or b"" for part in parts)
         assert sha256_hex(tensors) == answer.tensors_digest or not answer.tensors_digest
         self._note(lambda: self.received.append((answer, tensors)))
         if self.lose_receipts:
             self.lose_receipts -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-        receipt = pb.Receipt(
-            study=answer.study,
-            task_id=answer.task_id,
-            site=answer.site,
-            answer_digest=answer_digest(answer),
-            received_unix_ms=1,
-        )
-        return pb.SubmitAnswerResponse(receipt=receipt)
+        digest = sha256_hex(wire.write(answer))
+        receipt = values.Receipt(answer.study, answer.task_id, answer.site, digest, received_unix_ms=1)
+        return values.SubmitAnswerResponse(receipt)
 
-    def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:  # noqa: N802
-        self._enter("Heartbeat", context)
+    def heartbeat(self, request: values.HeartbeatRequest, _: Context) -> values.HeartbeatResponse:
         self._note(lambda: self.beats.append(request))
-        return pb.HeartbeatResponse(task_open=self.open_tasks)
+        return values.HeartbeatResponse(self.open_tasks)
 
-    def Enrol(  # noqa: N802
-        self, request: enrolment_pb2.EnrolRequest, context: Context
-    ) -> enrolment_pb2.EnrolResponse:
-        self._enter("Enrol", context)
-        return enrolment_pb2.EnrolResponse(
-            certificate_pem=self._issue(request.csr_pem, request.site),
-            ca_pem=self.authority.ca.certificate_pem,
-        )
+    def enrol(self, request: values.EnrolRequest, _: Context) -> values.EnrolResponse:
+        issued = self._issue(request.csr_pem, request.site)
+        return values.EnrolResponse(issued, self.authority.ca.certificate_pem)
 
-    def Renew(  # noqa: N802
-        self, request: enrolment_pb2.RenewRequest, context: Context
-    ) -> enrolment_pb2.RenewResponse:
-        self._enter("Renew", context)
-        return enrolment_pb2.RenewResponse(certificate_pem=self._issue(request.csr_pem, "a"))
+    def renew(self, request: values.RenewRequest, _: Context) -> values.RenewResponse:
+        return values.RenewResponse(self._issue(request.csr_pem, "a"))
 
     def _issue(self, csr: bytes, site: str) -> bytes:
         self._note(lambda: setattr(self, "certificates_issued", self.certificates_issued + 1))
         return self.authority.ca.issue(csr, Identity("site", site), 10, now())
-
-    def _enter(self, call: str, context: Context) -> None:
-        error = self.refuse.get(call)
-        if error is not None:
-            status, text = to_status(error)
-            context.set_trailing_metadata(to_trailers(error))
-            context.abort(status, text)
 
     def _note(self, change: Callable[[], object]) -> None:
         with self.changed:

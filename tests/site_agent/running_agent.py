@@ -11,7 +11,7 @@ import torch
 
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.values import initial_parameters, initial_prior
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.contract.v1.values import Task
 from fedmap.files.digests import sha256_hex
 from fedmap.process.settings import read_config
 from fedmap.study.models import model_of
@@ -73,16 +73,10 @@ class AgentSite:
     def actions(self) -> list[str]:
         return [entry.action for entry in self.site().audit.entries()]
 
-    def statistics(self, attempt: int = 0) -> pb.Task:
-        return pb.Task(
-            study="toy",
-            id="statistics",
-            kind=pb.TASK_KIND_STATISTICS,
-            terms_digest=self.terms.digest,
-            attempt=attempt,
-        )
+    def statistics(self, attempt: int = 0) -> Task:
+        return Task("toy", "statistics", "statistics", terms_digest=self.terms.digest, attempt=attempt)
 
-    def fit(self, number: int = 1) -> pb.Task:
+    def fit(self, number: int = 1, attempt: int = 0) -> Task:
         """A round from a first prior, which the aggregator then has."""
         model = model_of(self.terms.plan)
         theta = initial_parameters(model.network, 3, "a")
@@ -90,15 +84,9 @@ class AgentSite:
         scaler = Scaler(torch.zeros(model.network.inputs), torch.ones(model.network.inputs))
         data = encode_prior(model.network, self.terms.plan.prior, PriorFile(prior, scaler))
         self.aggregator.priors[sha256_hex(data)] = data
-        return pb.Task(
-            study="toy",
-            id=f"round-{number}",
-            kind=pb.TASK_KIND_FIT,
-            round=number,
-            terms_digest=self.terms.digest,
-            prior_digest=sha256_hex(data),
-            prior_size=len(data),
-        )
+        digest, size = sha256_hex(data), len(data)
+        name = f"round-{number}"
+        return Task("toy", name, "fit", number, self.terms.digest, digest, size, attempt=attempt)
 
     def tell(self, notice: Notice) -> None:
         with self._told:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import values
 from fedmap.errors import RejectedError, TokenError
 from fedmap.trust import drop_files
@@ -57,8 +56,8 @@ def write_config(folder: Path, aggregator: AggregatorDouble) -> None:
     )
 
 
-def offer(site: AgentSite) -> pb.OfferedStudy:
-    return pb.OfferedStudy(
+def offer(site: AgentSite) -> values.OfferedStudy:
+    return values.OfferedStudy(
         study="toy",
         terms_json=site.terms.to_json(),
         terms_digest="not to be believed",
@@ -340,7 +339,7 @@ def test_a_round_travels_as_files_through_review(
 
     task = site.fit()
     (folder / "prior").write_bytes(aggregator.priors[task.prior_digest])
-    content = values.DropTask(task=task.SerializeToString(), terms_json=terms)
+    content = values.DropTask(task=wire.write(task), terms_json=terms)
     file = send("task", values.Drop(task=content), folder / "prior")
     reply = folder / "reply"
     first = command("round", "run", file, "--out", str(reply), "--json").done()
@@ -367,7 +366,7 @@ def test_a_file_that_is_not_what_it_should_be_is_refused(
     task = site.fit()
     data = aggregator.priors[task.prior_digest]
     (tmp_path / "prior").write_bytes(data + b"x" if fault == "other prior" else data)
-    content = values.DropTask(task=task.SerializeToString(), terms_json=site.terms.to_json())
+    content = values.DropTask(task=wire.write(task), terms_json=site.terms.to_json())
     drop = values.Drop(site="b" if fault == "other site" else "a", task=content)
     drop_files.write(tmp_path / "task", drop, tmp_path / "prior", key, server)
     command("round", "run", str(tmp_path / "task"), "--out", str(tmp_path / "reply")).refused(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fedmap.contract import wire
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import values
 from fedmap.errors import (
     ConflictError,
@@ -67,7 +66,7 @@ def test_an_answer_of_several_chunks_arrives_whole_and_gives_a_receipt(
     answer = answer_with(PRIOR)
     receipt = connection.submit(wire.write(answer), path)
     assert receipt.answer_digest == sha256_hex(wire.write(answer))
-    assert aggregator.received == [(wire.message_of(answer), PRIOR)]
+    assert aggregator.received == [(answer, PRIOR)]
 
 
 def test_an_answer_without_tensors_is_one_message(
@@ -75,7 +74,7 @@ def test_an_answer_without_tensors_is_one_message(
 ) -> None:
     answer = values.Answer("s", "round-1", failure=values.FailureAnswer("data", "no"))
     connection.submit(wire.write(answer), None)
-    assert aggregator.received == [(wire.message_of(answer), b"")]
+    assert aggregator.received == [(answer, b"")]
 
 
 def test_tensors_that_cannot_be_read_are_a_storage_error_not_the_aggregators_fault(
@@ -163,7 +162,7 @@ def test_a_waiting_poll_ends_as_soon_as_it_is_interrupted(
 def test_tasks_in_hand_are_told_to_the_aggregator(
     aggregator: AggregatorDouble, connection: Connection
 ) -> None:
-    aggregator.tasks = [pb.Task(study="s", id="round-1"), pb.Task(study="s", id="round-2")]
+    aggregator.tasks = [values.Task("s", "round-1"), values.Task("s", "round-2")]
     held = values.TaskInHand("s", "round-1")
     task = connection.next_task(INSTANCE, [held], 1)
     assert task is not None
