@@ -1,4 +1,4 @@
-"""What answers are known by: the models that are scored, the code of a withheld one, and digests.
+"""What answers are known by: the models that are scored, the code of a withheld one, and the inputs' digest.
 
 No tensors here: a command that only looks at an outbox or a status does not wait for torch. What answers hold
 is in `answers`.
@@ -13,9 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.contract.v1 import values
-from fedmap.files.digests import sha256_hex
 
 PERSONAL, GLOBAL, FINE_TUNED = "personal", "global", "fine_tuned"
 MODELS = (PERSONAL, GLOBAL, FINE_TUNED)
@@ -43,11 +41,6 @@ def with_content(answer: values.Answer, content: object) -> values.Answer:
 def content_name(answer: values.Answer) -> str:
     """What the answer holds, in a word; empty where it is empty."""
     return next((name for name in _PLACES.values() if getattr(answer, name) is not None), "")
-
-
-def answer_digest(answer: pb.Answer) -> str:
-    """SHA-256 over the deterministic serialisation; covers the tensors through their digest."""
-    return sha256_hex(answer.SerializeToString(deterministic=True))
 
 
 def layout_digest(names: Sequence[str]) -> str:

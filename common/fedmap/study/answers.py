@@ -35,7 +35,7 @@ from fedmap.errors import FedmapError, RejectedError
 from fedmap.metrics import METRICS, Metric, MetricResult, SkippedMetric, Threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
-from fedmap.study.answer_names import MODELS
+from fedmap.study.answer_names import MODELS, content_name
 from fedmap.study.plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.tensors.rule_files import RuleTensors, decode_rule, encode_rule
@@ -68,8 +68,8 @@ class Work:
 
 def content_of(answer: Answer) -> Content | None:
     """What the answer holds; None where it is empty."""
-    held = (answer.statistics, answer.initial_model, answer.fit, answer.rule, answer.evaluation)
-    return next((one for one in (*held, answer.failure) if one is not None), None)
+    held: Content | None = getattr(answer, content_name(answer), None)
+    return held
 
 
 def content_as(kind: type[C], answer: Answer) -> C:
