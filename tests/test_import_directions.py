@@ -37,7 +37,7 @@ ROOMS = {
         *("bundles.manifest", "bundles.moments", "bundles.card", "bundles", "transport", "web"),
     ),
     "fedmap_aggregator": (
-        *("config", "store.database", "store", "course", "metrics", "identity", "studies", "estimation"),
+        *("config", "store.database", "store", "metrics", "identity", "studies", "estimation"),
         *("gate", "release", "upkeep", "rpc.handlers", "rpc", "operator", "checkup", "study_metrics"),
         *("wiring", "cli"),
     ),

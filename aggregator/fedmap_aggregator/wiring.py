@@ -27,8 +27,8 @@ from fedmap.trust.pki import certificate_facts
 from fedmap.web.bundle_app import make_bundle_app
 from fedmap.web.https_server import HttpsServer
 from fedmap_aggregator.config import AggregatorConfig
-from fedmap_aggregator.estimation.desk import EstimationDesk
-from fedmap_aggregator.estimation.process import EstimationWorker
+from fedmap_aggregator.estimation.process import EstimationProcess
+from fedmap_aggregator.estimation.queue import EstimationQueue
 from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.intake import AnswerIntake
 from fedmap_aggregator.identity.callers import IdentityResolver, SiteStanding
@@ -132,6 +132,8 @@ class Aggregator:
         """What keeps the aggregator from working; None when nothing does."""
         if not self._clock.alive:
             return "the clock of the studies has stopped"
+        if not self._estimates.alive:
+            return "the queue of computations has stopped"
         try:
             count_sites(self._store, self.metrics)
         except FedmapError as error:
@@ -150,15 +152,14 @@ class Aggregator:
         stack.callback(store.close)
         store.prepare()
         release_key = load_release_key(config, store, clock())
-        worker = stack.enter_context(
-            EstimationWorker(blob_folder(config), longest_seconds=limits.estimation_minutes * 60)
-        )
+        process = EstimationProcess(blob_folder(config), longest_seconds=limits.estimation_minutes * 60)
+        estimates = self._estimates = EstimationQueue(store, process, metrics, clock)
+        stack.callback(estimates.stop)
 
         liveness = Liveness(int(limits.silent_after_seconds * 1000), clock())
         resolver = IdentityResolver(StoreRegister(store))
-        desk = EstimationDesk(store, worker, metrics, clock)
         file_sites = FileSites(config.server.state / "file_sites.json")
-        service = StudyService(store, desk, liveness, file_sites, metrics, clock, limits.polls)
+        service = StudyService(store, estimates.offer, liveness, file_sites, metrics, clock, limits.polls)
         metrics.registry.register(StudyMetrics(service.studies, liveness.presence, metrics.progress, clock))
         metrics.registry.register(DiskSpace(PREFIX, config.server.state))
         gate = GateLimits(limits.norm_factor, limits.max_log_omega, limits.max_answer_bytes)
@@ -192,7 +193,7 @@ class Aggregator:
         )
         catalogue = BundleCatalogue(store, release_key, clock)
         links = DownloadLinks(store, config.downloads.link_hours, clock)
-        release = BundleRelease(service, store, release_key, config.release.valid_days, clock)
+        release = BundleRelease(service.study, store, release_key, config.release.valid_days, clock)
         releases = ReleaseHandler(release, catalogue, links, self._link_base, metrics)
         purge = StudyPurge(
             service, store, release_key, config.server.address, lambda: upkeep_lock(config), clock
@@ -222,6 +223,7 @@ class Aggregator:
             retention.run()
 
         service.load()
+        estimates.start(service, self._give_up)
         purge.finish_interrupted()
         renew()
         count_sites(self._store, self.metrics)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,8 @@ from fedmap.files.durable import FolderLock
 from fedmap.study.course.state import OpenTask
 from fedmap.transport.chunk_messages import UploadPart
 from fedmap.trust.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
-from fedmap_aggregator.course.messages import Request, Result
-from fedmap_aggregator.estimation.desk import EstimationDesk
-from fedmap_aggregator.estimation.worker import estimate
+from fedmap_aggregator.estimation.process import Request, Result, estimate
+from fedmap_aggregator.estimation.queue import EstimationQueue
 from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.intake import AnswerIntake
 from fedmap_aggregator.identity.callers import Caller, IdentityResolver
@@ -69,31 +67,44 @@ class Clock:
 
 
 class Estimator:
-    """Computes in this process: at once, or when the test says so."""
+    """The queue of computations without its thread, and its process in this one.
 
-    def __init__(self, blobs: BlobStore) -> None:
-        self.blobs = blobs
+    Computes at once, or when the test says so.
+    """
+
+    service: StudyService
+
+    def __init__(self, store: Store, metrics: AggregatorMetrics, clock: Clock) -> None:
+        self.blobs = store.blobs
+        self.queue = EstimationQueue(store, self, metrics, clock)
         self.at_once = True
         self.failures: list[FedmapError] = []  # the next results are these
-        self.waiting: list[tuple[Request, Future[Result]]] = []
+        self.meanwhile: Callable[[], object] = lambda: None  # happens during a computation
+        self.waiting: list[str] = []
         self.asked: list[Request] = []
 
-    def submit(self, request: Request) -> Future[Result]:
-        self.asked.append(request)
-        future: Future[Result] = Future()
-        self.waiting.append((request, future))
+    def owes(self, study: str) -> None:
+        self.waiting.append(study)
         if self.at_once:
             self.compute()
-        return future
 
     def compute(self) -> None:
         """Finish what waits."""
-        waiting, self.waiting = self.waiting, []
-        for request, future in waiting:
-            if self.failures:
-                future.set_exception(self.failures.pop(0))
-            else:
-                future.set_result(estimate(request, self.blobs))
+        while self.waiting:
+            self.queue.compute(self.service, self.waiting.pop(0))
+
+    def ask(self, request: Request) -> Result:
+        self.asked.append(request)
+        self.meanwhile()
+        if self.failures:
+            raise self.failures.pop(0)
+        return estimate(request, self.blobs)
+
+    def start(self) -> None:
+        """It is here."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @dataclass
@@ -119,16 +130,22 @@ class Centre:
         self.store = Store(f"sqlite:///{self.folder / 'fedmap.db'}", BlobStore(self.folder / "blobs"))
         self.store.prepare()
         self.metrics = AggregatorMetrics()
-        self.estimator = Estimator(self.store.blobs)
+        self.estimator = Estimator(self.store, self.metrics, self.clock)
         self.liveness = Liveness(SILENT_AFTER, self.clock())
         self.resolver = IdentityResolver(StoreRegister(self.store))
         key = self.folder / "release" / "key.pem"
         self.release_key = read_release_key(key) if key.exists() else make_release_key(key)
         self.file_sites = FileSites(self.folder / "file_sites.json")
-        desk = EstimationDesk(self.store, self.estimator, self.metrics, self.clock)
         self.service = StudyService(
-            self.store, desk, self.liveness, self.file_sites, self.metrics, self.clock, 16
+            self.store,
+            self.estimator.owes,
+            self.liveness,
+            self.file_sites,
+            self.metrics,
+            self.clock,
+            16,
         )
+        self.estimator.service = self.service
         self.metrics.registry.register(
             StudyMetrics(self.service.studies, self.liveness.presence, self.metrics.progress, self.clock)
         )
@@ -185,7 +202,7 @@ class Centre:
     def open_bundles(self) -> None:
         self.catalogue = BundleCatalogue(self.store, self.release_key, self.clock)
         self.links = DownloadLinks(self.store, 72, self.clock)
-        release = BundleRelease(self.service, self.store, self.release_key, 365, self.clock)
+        release = BundleRelease(self.service.study, self.store, self.release_key, 365, self.clock)
         self.bundles = BundleHandler(self.catalogue, self.store, self.metrics, self.clock)
         self.releases = ReleaseHandler(
             release, self.catalogue, self.links, lambda: self.link_base, self.metrics

@@ -15,6 +15,7 @@ from fedmap.contract.v1 import values
 from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError, StorageError
 from fedmap.study.course.state import StudyState, new_study
+from fedmap.study.record import StudyRecord
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap_aggregator.release.rule import baseline_of, releasable_round, threshold_of
 from fedmap_aggregator.release.signing import planned_names
@@ -251,14 +252,17 @@ def survival_state(rounds_done: int, rule: GlobalRule | None) -> StudyState:
 
 
 def test_a_survival_model_without_its_baseline_hazard_is_not_released() -> None:
-    plan = made.small(made.SURVIVAL).terms.plan
+    terms = replace(made.small(made.SURVIVAL).terms, rounds=2)
+    plan, regions = terms.plan, {"north": "east"}
     rule = GlobalRule(baseline_grid=(1.0, 2.0, 3.0, 4.0), baseline_cumulative=(0.1, 0.2, 0.2, 0.3))
     state = survival_state(2, rule)
     assert releasable_round(plan, state, None) == 2
-    baseline = baseline_of(state, 2)
+    record = StudyRecord(terms, regions, rule=rule)
+    baseline = baseline_of(record, 2)
     assert baseline is not None
     assert baseline.cumulative == rule.baseline_cumulative
-    assert threshold_of(plan, state, 2) is None
+    assert threshold_of(record, 2) is None
+    assert baseline_of(record, 1) is None
     with pytest.raises(StateError, match="no baseline hazard") as refused:
         releasable_round(plan, state, 1)
     assert "last round" in refused.value.hint
@@ -267,9 +271,10 @@ def test_a_survival_model_without_its_baseline_hazard_is_not_released() -> None:
 
 
 def test_a_threshold_rule_that_was_not_applied_is_not_passed_off_as_applied() -> None:
-    plan = made.small(made.BINARY.replace('metric = "auroc"\n', 'metric = "auroc"\n' + YOUDEN)).terms.plan
-    state = survival_state(2, GlobalRule(threshold=0.31, threshold_note="by two sites"))
-    last, earlier = threshold_of(plan, state, 2), threshold_of(plan, state, 1)
+    study = made.small(made.BINARY.replace('metric = "auroc"\n', 'metric = "auroc"\n' + YOUDEN))
+    rule = GlobalRule(threshold=0.31, threshold_note="by two sites")
+    record = StudyRecord(replace(study.terms, rounds=2), {}, rule=rule)
+    last, earlier = threshold_of(record, 2), threshold_of(record, 1)
     assert last is not None
     assert earlier is not None
     assert (last.value, last.note) == (0.31, "by two sites")

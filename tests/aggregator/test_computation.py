@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from fedmap.contract.v1 import values
+from fedmap.contract.v1.values import FitAnswer
 from fedmap.errors import RejectedError
-from fedmap_aggregator.course.computation import StepResult, step_of
-from fedmap_aggregator.course.messages import NextPrior
-from fedmap_aggregator.release.figures import release_figures, release_records
+from fedmap.study.answers import content_as
+from fedmap_aggregator.estimation.process import Request
+from fedmap_aggregator.release.figures import release_figures
+from fedmap_aggregator.studies.records import StepResult, step_of, study_record
 from tests.aggregator.centre import Centre, Site, centre_in, scripted
 from tests.aggregator.small_study import Small
 
@@ -51,19 +53,21 @@ def fit(study: Small, site: Site, log_omega: float) -> str:
     return answer.tensors_digest
 
 
-def close(centre: Centre, study: Small, number: int) -> NextPrior:
+def close(centre: Centre, study: Small, number: int) -> Request:
     """Let the deadline pass; what was asked for the round."""
     task = centre.task(study)
     if task.id == f"round-{number}":
         centre.clock.now = task.deadline_at
         centre.service.pass_time(centre.clock.now)
-    asked = [request for request in centre.estimator.asked if isinstance(request, NextPrior)]
+    asked = [request for request in centre.estimator.asked if request.kind == "fit"]
     assert [request.round for request in asked] == list(range(1, number + 1))
     return asked[-1]
 
 
-def counted(request: NextPrior) -> dict[str, tuple[float, str]]:
-    return {update.site: (update.log_omega, update.tensors_digest) for update in request.updates}
+def counted(request: Request) -> dict[str, tuple[float, str]]:
+    return {
+        one.site: (content_as(FitAnswer, one).log_omega or 0.0, one.tensors_digest) for one in request.answers
+    }
 
 
 def stored(centre: Centre, study: Small, number: int) -> StepResult:
@@ -178,6 +182,6 @@ def test_a_release_tells_the_updates_that_were_sent_and_not_how_often_they_count
         fit(study, sites["east"], -0.2)
         close(centre, study, number)
     with centre.store.reading() as transaction:
-        records = release_records(transaction, study.terms.study)
-    found = release_figures(study.terms, records, centre.store.blobs, 4)
+        record = study_record(transaction, study.terms, centre.service.study(study.terms.study).state)
+    found = release_figures(record, 4)
     assert (found.sites, found.accepted_updates) == (3, 3 + 1 + 1 + 1)

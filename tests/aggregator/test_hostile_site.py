@@ -18,7 +18,6 @@ from fedmap.contract.v1 import values
 from fedmap.errors import LimitError, RejectedError, TrainingError
 from fedmap.study.answer_names import WITHHELD
 from fedmap.study.tensors.parameter_files import decode_prior, encode_parameters
-from fedmap_aggregator.course.messages import NextPrior
 from fedmap_aggregator.gate.statistics import check_baseline
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import failure
@@ -100,8 +99,8 @@ def test_a_study_whose_computation_fails_goes_on_without_the_site_that_is_revoke
     centre.control(study, "resume")
     state = centre.service.study(study.terms.study).state
     assert (state.rounds_done, state.problem) == (1, "")
-    last = [request for request in centre.estimator.asked if isinstance(request, NextPrior)][-1]
-    assert [update.site for update in last.updates] == ["north", "south"]
+    last = [request for request in centre.estimator.asked if request.kind == "fit"][-1]
+    assert [update.site for update in last.answers] == ["north", "south"]
     run_until(study, "complete", *sites[:2])
 
 

@@ -8,10 +8,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,30 +23,33 @@ from hypothesis import strategies as st
 from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler, make_scaler, pool_statistics
 from fedmap.algorithm.prior.aggregation import next_prior
 from fedmap.algorithm.prior.values import initial_prior
-from fedmap.contract.v1.values import GlobalRule
+from fedmap.contract.v1.values import (
+    Answer,
+    FitAnswer,
+    GlobalRule,
+    InitialModelAnswer,
+    RuleAnswer,
+    StatisticsAnswer,
+)
 from fedmap.errors import ModelError, NotFoundError, TrainingError
 from fedmap.files.digests import sha256_hex
 from fedmap.scoring.decision_rules import RuleTerms, pool_rule
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import reference_terms
+from fedmap.study.answers import content_as
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.record import PriorMade
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior, encode_prior, encode_statistics
 from fedmap.study.tensors.rule_files import RuleTensors, encode_rule
-from fedmap_aggregator.course.messages import (
-    EstimatedRound,
-    InitialPrior,
-    NextPrior,
-    PoolRule,
-    PoolStatistics,
-    SiteRule,
-    SiteStatistics,
-    SiteUpdate,
+from fedmap_aggregator.estimation.process import (
+    EstimationProcess,
+    Request,
+    Result,
+    estimate,
     reply_of,
     request_of,
     to_line,
 )
-from fedmap_aggregator.estimation.process import EstimationWorker
-from fedmap_aggregator.estimation.worker import estimate
 from fedmap_aggregator.store.blobs import BlobStore
 from tests.aggregator import small_study as made
 from tests.aggregator.small_study import Small
@@ -52,6 +57,7 @@ from tests.aggregator.small_study import Small
 BINARY = made.small()
 SURVIVAL = made.small(made.SURVIVAL)
 LONGEST = 60  # seconds; only a defect takes that long
+PROGRAM = (sys.executable, "-m", "fedmap_aggregator.estimation.process")
 OTHER_LAYOUT = sha256_hex(b"other inputs")
 
 
@@ -61,8 +67,8 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, blobs: BlobStore) -> Iterator[EstimationWorker]:  # noqa: ARG001 - makes the folder
-    with EstimationWorker(tmp_path / "blobs") as running:
+def process(tmp_path: Path, blobs: BlobStore) -> Iterator[EstimationProcess]:  # noqa: ARG001 - makes the folder
+    with closing(EstimationProcess(tmp_path / "blobs")) as running:
         yield running
 
 
@@ -72,21 +78,29 @@ def _prior_file(study: Small) -> PriorFile:
     return PriorFile(prior, Scaler(torch.zeros(network.inputs), torch.ones(network.inputs)))
 
 
-def _round(study: Small, blobs: BlobStore, sites: int = 3) -> NextPrior:
+def _round(study: Small, blobs: BlobStore, sites: int = 3) -> Request:
     start = encode_prior(study.model.network, study.terms.plan.prior, _prior_file(study))
     updates = tuple(
-        SiteUpdate(f"site-{k}", -0.1 * k - 1 / 3, blobs.put(made.fit_bytes(study, seed=k)))
+        _answer(f"site-{k}", blobs, made.fit_bytes(study, seed=k), fit=FitAnswer(log_omega=-0.1 * k - 1 / 3))
         for k in range(sites)
     )
-    return NextPrior(study.terms.to_json(), 1, blobs.put(start), updates)
+    return Request("fit", study.terms.to_json(), updates, 1, blobs.put(start))
 
 
-def _statistics(blobs: BlobStore, layouts: dict[str, str]) -> PoolStatistics:
+def _answer(site: str, blobs: BlobStore, tensors: bytes = b"", **content: Any) -> Answer:
+    return Answer(site=site, tensors_digest=blobs.put(tensors) if tensors else "", **content)
+
+
+def _statistics(blobs: BlobStore, layouts: dict[str, str]) -> Request:
     sites = [
-        SiteStatistics(site, 40 + k, layout, blobs.put(encode_statistics(_sums(k))))
+        _answer(site, blobs, encode_statistics(_sums(k)), statistics=StatisticsAnswer(40 + k, layout))
         for k, (site, layout) in enumerate(layouts.items())
     ]
-    return PoolStatistics(BINARY.terms.to_json(), tuple(sites))
+    return Request("statistics", BINARY.terms.to_json(), tuple(sites))
+
+
+def _rule(study: Small, *sites: Answer) -> Request:
+    return Request("rule", study.terms.to_json(), sites)
 
 
 def _sums(k: int) -> FeatureStatistics:
@@ -108,39 +122,33 @@ def _with_consensus(study: Small) -> Small:
     "study", [BINARY, SURVIVAL, _with_consensus(BINARY)], ids=["convex", "quadratic", "consensus"]
 )
 def test_the_process_gives_the_algorithms_next_prior_bit_for_bit(
-    study: Small, worker: EstimationWorker, blobs: BlobStore
+    study: Small, process: EstimationProcess, blobs: BlobStore
 ) -> None:
     request = _round(study, blobs)
-    found = worker.submit(request).result(LONGEST)
+    found = process.ask(request)
     plan, network = study.terms.plan, study.model.network
     step = next_prior(
         network.spec,
         plan.prior,
         plan.settings.aggregation_in(1, study.terms.rounds),
         _prior_file(study).prior,
-        {update.site: update.log_omega for update in request.updates},
+        {answer.site: content_as(FitAnswer, answer).log_omega or 0.0 for answer in request.answers},
         lambda site: made.parameters(study, seed=int(site.removeprefix("site-"))),
     )
     expected = encode_prior(network, plan.prior, PriorFile(step.prior, _prior_file(study).scaler))
-    assert found.prior_digest == sha256_hex(expected)
-    assert found.prior_size == len(expected)
-    assert blobs.existing(found.prior_digest).read_bytes() == expected
-    assert (found.weights, found.penalty, found.convex_penalty) == (
-        step.weights,
-        step.penalty,
-        step.convex_penalty,
-    )
+    assert (found.digest, found.size) == (sha256_hex(expected), len(expected))
+    assert blobs.existing(found.digest).read_bytes() == expected
+    assert found.made == PriorMade(step.weights, step.penalty, step.convex_penalty)
 
 
 def test_statistics_become_the_scaler_of_the_first_prior(blobs: BlobStore) -> None:
     pooled = estimate(_statistics(blobs, {"a": made.LAYOUT, "b": made.LAYOUT}), blobs)
-    assert pooled.kind == "statistics"
     assert (pooled.rows, pooled.excluded) == (81, {})
     network, plan = BINARY.model.network, BINARY.terms.plan
-    theta = blobs.put(made.theta_bytes(BINARY, seed=4))
-    first = estimate(InitialPrior(BINARY.terms.to_json(), pooled.scaler_digest, theta), blobs)
-    assert first.kind == "initialise"
-    file = decode_prior(network, plan.prior, blobs.existing(first.prior_digest))
+    drawn = _answer("a", blobs, made.theta_bytes(BINARY, seed=4), initial_model=InitialModelAnswer())
+    request = Request("initialise", BINARY.terms.to_json(), (drawn,), before=pooled.digest)
+    first = estimate(request, blobs)
+    file = decode_prior(network, plan.prior, blobs.existing(first.digest))
     scaler = make_scaler(pool_statistics({"a": _sums(0), "b": _sums(1)}), planned_inputs(plan).scaled)
     assert torch.equal(file.scaler.mean, scaler.mean)
     assert torch.equal(file.scaler.deviation, scaler.deviation)
@@ -148,35 +156,35 @@ def test_statistics_become_the_scaler_of_the_first_prior(blobs: BlobStore) -> No
     assert torch.equal(file.prior.psi, initial_prior(network, plan.prior, network.initialise(4)).psi)
 
 
-def test_sites_with_other_inputs_than_most_are_left_out_by_name(blobs: BlobStore) -> None:
-    layouts = {"a": OTHER_LAYOUT, "b": made.LAYOUT, "c": made.LAYOUT}
+@pytest.mark.parametrize(
+    ("layouts", "left_out"),
+    [
+        ({"a": OTHER_LAYOUT, "b": made.LAYOUT, "c": made.LAYOUT}, ["a"]),
+        ({"d": made.LAYOUT, "c": made.LAYOUT, "b": OTHER_LAYOUT, "a": OTHER_LAYOUT}, ["c", "d"]),
+    ],
+    ids=["most", "of equally many the smallest name"],
+)
+def test_sites_with_other_inputs_than_most_are_left_out_by_name(
+    layouts: dict[str, str], left_out: list[str], blobs: BlobStore
+) -> None:
     pooled = estimate(_statistics(blobs, layouts), blobs)
-    assert pooled.kind == "statistics"
-    assert list(pooled.excluded) == ["a"]
-    assert "inputs differ" in pooled.excluded["a"]
-    assert pooled.rows == 41 + 42
-
-
-def test_of_equally_many_the_smallest_name_stays(blobs: BlobStore) -> None:
-    layouts = {"d": made.LAYOUT, "c": made.LAYOUT, "b": OTHER_LAYOUT, "a": OTHER_LAYOUT}
-    pooled = estimate(_statistics(blobs, layouts), blobs)
-    assert pooled.kind == "statistics"
-    assert sorted(pooled.excluded) == ["c", "d"]
+    assert sorted(pooled.excluded) == left_out
+    assert all("inputs differ" in reason for reason in pooled.excluded.values())
+    assert pooled.rows == sum(40 + k for k, site in enumerate(layouts) if site not in left_out)
 
 
 def test_the_threshold_is_pooled_as_the_lab_does(blobs: BlobStore) -> None:
-    sites = (SiteRule("a", 0.3, 10, 0, ""), SiteRule("b", 0.5, 30, 0, ""), SiteRule("c", None, 0, 0, ""))
-    result = estimate(PoolRule(BINARY.terms.to_json(), sites), blobs)
-    assert result.kind == "rule"
+    told = {"a": RuleAnswer(0.3, 10), "b": RuleAnswer(0.5, 30), "c": RuleAnswer()}
+    request = _rule(BINARY, *(_answer(site, blobs, rule=rule) for site, rule in told.items()))
+    result = estimate(request, blobs)
+    assert result.rule is not None
     assert result.rule.threshold == pytest.approx(0.45)
     assert reply_of(to_line(result)) == result
 
 
 def test_the_baseline_is_pooled_on_the_plans_grid(blobs: BlobStore) -> None:
-    digest = blobs.put(made.baseline_bytes())
-    sites = (SiteRule("a", None, 0, 0, digest), SiteRule("b", None, 0, 0, digest))
-    result = estimate(PoolRule(SURVIVAL.terms.to_json(), sites), blobs)
-    assert result.kind == "rule"
+    sites = [_answer(site, blobs, made.baseline_bytes(), rule=RuleAnswer()) for site in "ab"]
+    result = estimate(_rule(SURVIVAL, *sites), blobs)
     terms = {name: RuleTerms(baseline=made.baseline()) for name in ("a", "b")}
     hazard = pool_rule(SURVIVAL.terms.plan, terms).baseline
     assert hazard is not None
@@ -184,86 +192,78 @@ def test_the_baseline_is_pooled_on_the_plans_grid(blobs: BlobStore) -> None:
     assert reply_of(to_line(result)) == result
 
 
-def _reference_rule(blobs: BlobStore, sites: str, rows: int = 60, scale: float = 1.0) -> PoolRule:
+def _reference_rule(blobs: BlobStore, sites: str, rows: int = 60) -> Request:
     inputs = planned_inputs(BINARY.terms.plan)
     asked = []
     for place, site in enumerate(sites):
-        values = scale * torch.randn(rows, inputs.count, generator=torch.Generator().manual_seed(place))
-        terms = reference_terms(values, inputs.scaled, 10)
-        digest = blobs.put(encode_rule(RuleTensors(None, terms)))
-        asked.append(SiteRule(site, 0.4, 20, 0, digest, reference=True))
+        values = torch.randn(rows, inputs.count, generator=torch.Generator().manual_seed(place))
+        data = encode_rule(RuleTensors(None, reference_terms(values, inputs.scaled, 10)))
+        asked.append(_answer(site, blobs, data, rule=RuleAnswer(0.4, 20, reference=True)))
     names = tuple(f"input {place}" for place in range(inputs.count))
-    return PoolRule(BINARY.terms.to_json(), tuple(asked), names)
+    return replace(_rule(BINARY, *asked), input_names=names)
 
 
 def test_the_reference_is_pooled_with_the_rule_and_kept_as_a_blob(blobs: BlobStore) -> None:
     request = _reference_rule(blobs, "abc")
     assert request_of(to_line(request)) == request
     result = estimate(request, blobs)
-    assert result.kind == "rule"
+    assert result.rule is not None
     assert result.rule.threshold == pytest.approx(0.4)
-    reference = Reference.model_validate_json(blobs.existing(result.reference_digest).read_bytes())
+    reference = Reference.model_validate_json(blobs.existing(result.digest).read_bytes())
     assert (reference.sites, reference.rows) == (3, 180)
     assert tuple(one.name for one in reference.inputs) == request.input_names
-    again = estimate(replace(request, sites=request.sites[::-1]), blobs)
-    assert again == result
+    assert estimate(replace(request, answers=request.answers[::-1]), blobs) == result
     assert reply_of(to_line(result)) == result
 
 
-def test_one_site_or_nameless_inputs_give_a_rule_without_a_reference(blobs: BlobStore) -> None:
+def test_a_reference_that_cannot_be_pooled_leaves_the_rule_alone(blobs: BlobStore) -> None:
+    three = _reference_rule(blobs, "abc")
     for request in (
         _reference_rule(blobs, "a"),
         _reference_rule(blobs, "ab", rows=4),  # below the floor: nothing is told
-        replace(_reference_rule(blobs, "ab"), input_names=()),
+        replace(three, input_names=()),
+        replace(three, input_names=three.input_names[:-1]),
     ):
         result = estimate(request, blobs)
-        assert result.kind == "rule"
+        assert result.rule is not None
         assert result.rule.threshold == pytest.approx(0.4)
-        assert result.reference_digest == ""
-
-
-def test_reference_terms_that_cannot_be_pooled_do_not_stop_the_study(blobs: BlobStore) -> None:
-    request = _reference_rule(blobs, "abc")
-    wrong = replace(request, input_names=request.input_names[:-1])
-    result = estimate(wrong, blobs)
-    assert result.kind == "rule"
-    assert result.rule.threshold == pytest.approx(0.4)
-    assert result.reference_digest == ""
+        assert result.digest == ""
 
 
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)))
 def test_no_bit_of_a_number_is_lost_between_the_processes(weights: dict[str, float]) -> None:
-    result = EstimatedRound("0" * 64, 1, weights, 0.1, -0.0)
+    result = Result("fit", "0" * 64, 1, made=PriorMade(weights, 0.1, -0.0))
     assert reply_of(to_line(result)) == result
-    request = NextPrior("{}", 3, "", tuple(SiteUpdate(site, value, "") for site, value in weights.items()))
+    told = tuple(Answer(site=site, fit=FitAnswer(log_omega=value)) for site, value in weights.items())
+    request = Request("fit", "{}", told, 3)
     assert request_of(to_line(request)) == request
 
 
 def test_files_with_tensors_in_another_order_are_read_by_name(blobs: BlobStore) -> None:
     """A second layout among the updates: what was learnt of the first must not be used on it."""
     request = _round(BINARY, blobs, sites=4)
-    mixed = list(request.updates)
+    mixed = list(request.answers)
     for k in (1, 3):
         data = made.reordered(made.fit_bytes(BINARY, seed=k))
         mixed[k] = replace(mixed[k], tensors_digest=blobs.put(data))
-    assert mixed[1].tensors_digest != request.updates[1].tensors_digest
-    assert estimate(replace(request, updates=tuple(mixed)), blobs) == estimate(request, blobs)
+    assert mixed[1].tensors_digest != request.answers[1].tensors_digest
+    assert estimate(replace(request, answers=tuple(mixed)), blobs) == estimate(request, blobs)
 
 
 # --- bad blobs
 
 
 def test_an_update_that_is_gone_fails_the_request_and_not_the_process(
-    worker: EstimationWorker, blobs: BlobStore
+    process: EstimationProcess, blobs: BlobStore
 ) -> None:
     request = _round(BINARY, blobs)
-    blobs.existing(request.prior_digest).unlink()
+    blobs.existing(request.before).unlink()
     with pytest.raises(NotFoundError, match="no blob") as missing:
-        worker.submit(request).result(LONGEST)
+        process.ask(request)
     assert missing.value.hint
-    pid = worker.pid
-    assert worker.submit(_round(BINARY, blobs)).result(LONGEST).prior_size > 0
-    assert worker.pid == pid
+    pid = process.pid
+    assert process.ask(_round(BINARY, blobs)).size > 0
+    assert process.pid == pid
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -273,7 +273,7 @@ def test_a_blob_that_went_bad_on_disk_does_not_reach_the_prior(
 ) -> None:
     """The first of a layout is read strictly; the others are caught where they are summed."""
     request = _round(BINARY, blobs)
-    path = blobs.existing(request.updates[place].tensors_digest)
+    path = blobs.existing(request.answers[place].tensors_digest)
     path.write_bytes(made.poisoned(path.read_bytes(), "trunk.0.weight", bad))
     with pytest.raises(ModelError, match="not finite"):
         estimate(request, blobs)
@@ -281,7 +281,7 @@ def test_a_blob_that_went_bad_on_disk_does_not_reach_the_prior(
 
 def test_a_blob_that_was_cut_short_does_not_reach_the_prior(blobs: BlobStore) -> None:
     request = _round(BINARY, blobs)
-    path = blobs.existing(request.updates[2].tensors_digest)
+    path = blobs.existing(request.answers[2].tensors_digest)
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ModelError):
         estimate(request, blobs)
@@ -290,48 +290,37 @@ def test_a_blob_that_was_cut_short_does_not_reach_the_prior(blobs: BlobStore) ->
 # --- the process
 
 
-def _stopped(worker: EstimationWorker, blobs: BlobStore) -> int:
+def _stopped(process: EstimationProcess, blobs: BlobStore) -> int:
     """The process, alive and made to stand still: what it was asked from now on is never answered."""
-    worker.submit(_round(SURVIVAL, blobs)).result(LONGEST)
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGSTOP)
-    return worker.pid
+    process.ask(_round(SURVIVAL, blobs))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    return process.pid
 
 
 def test_a_process_killed_at_work_fails_its_request_and_the_next_starts_another(
-    worker: EstimationWorker, blobs: BlobStore
+    process: EstimationProcess, blobs: BlobStore
 ) -> None:
-    pid = _stopped(worker, blobs)
+    pid = _stopped(process, blobs)
     request = _round(BINARY, blobs)
-    lost = worker.submit(request)
-    os.kill(pid, signal.SIGKILL)
+    threading.Timer(0.1, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(TrainingError, match="signal 9") as crash:
-        lost.result(LONGEST)
+        process.ask(request)
     assert "memory" in crash.value.hint
-    assert worker.submit(request).result(LONGEST).prior_size > 0
-    assert worker.pid != pid
+    assert process.ask(request).size > 0
+    assert process.pid != pid
 
 
-def test_submit_does_not_wait_for_a_process_that_stands_still(
-    worker: EstimationWorker, blobs: BlobStore
+def test_close_ends_a_busy_process_and_fails_what_was_asked(
+    process: EstimationProcess, blobs: BlobStore
 ) -> None:
-    _stopped(worker, blobs)
-    many = tuple(SiteUpdate(f"site-{k}", -1.0, "0" * 64) for k in range(20_000))  # more than a pipe holds
-    request = replace(_round(BINARY, blobs), updates=many)
-    waiting = [worker.submit(request) for _ in range(3)]
-    assert not any(future.done() for future in waiting)
-
-
-def test_close_ends_a_busy_process_and_cancels_what_was_asked(
-    worker: EstimationWorker, blobs: BlobStore
-) -> None:
-    pid = _stopped(worker, blobs)
-    futures = [worker.submit(_round(BINARY, blobs)) for _ in range(2)]
-    worker.close()
-    for future in (*futures, worker.submit(_round(BINARY, blobs))):
-        with pytest.raises(CancelledError):
-            future.result(LONGEST)
-    assert worker.pid is None
+    pid = _stopped(process, blobs)
+    threading.Timer(0.1, process.close).start()
+    for _ in range(2):
+        with pytest.raises(TrainingError):
+            process.ask(_round(BINARY, blobs))
+    process.close()
+    assert process.pid is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -347,30 +336,29 @@ def test_close_ends_a_busy_process_and_cancels_what_was_asked(
 def test_a_process_that_cannot_do_its_work_is_an_error(
     command: tuple[str, ...], what: str, tmp_path: Path, blobs: BlobStore
 ) -> None:
-    with EstimationWorker(tmp_path / "blobs", command) as broken:
+    with closing(EstimationProcess(tmp_path / "blobs", command)) as broken:
         for _ in range(2):
             with pytest.raises(TrainingError, match=what):
-                broken.submit(_round(BINARY, blobs)).result(LONGEST)
+                broken.ask(_round(BINARY, blobs))
 
 
 def test_a_computation_that_hangs_is_ended_and_told(tmp_path: Path, blobs: BlobStore) -> None:
     silent = (sys.executable, "-c", "import sys; [None for _ in sys.stdin]")
-    with EstimationWorker(tmp_path / "blobs", silent, longest_seconds=0.2) as hung:
+    with closing(EstimationProcess(tmp_path / "blobs", silent, longest_seconds=0.2)) as hung:
         with pytest.raises(TrainingError, match=r"no result in .* minutes, and was ended") as told:
-            hung.submit(_round(BINARY, blobs)).result(LONGEST)
+            hung.ask(_round(BINARY, blobs))
         assert "limits.estimation_minutes" in told.value.hint
         with pytest.raises(TrainingError, match="was ended"):  # the next request starts another
-            hung.submit(_round(BINARY, blobs)).result(LONGEST)
+            hung.ask(_round(BINARY, blobs))
 
 
 PARENT = """
 import sys
 from pathlib import Path
-from fedmap_aggregator.course.messages import PoolRule
-from fedmap_aggregator.estimation.process import EstimationWorker
-worker = EstimationWorker(Path(sys.argv[1]))
-worker.submit(PoolRule(sys.argv[2], ())).result()
-print(worker.pid, flush=True)
+from fedmap_aggregator.estimation.process import EstimationProcess, Request
+process = EstimationProcess(Path(sys.argv[1]))
+process.ask(Request("rule", sys.argv[2], ()))
+print(process.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -397,20 +385,20 @@ def test_a_killed_parent_takes_its_process_along_even_in_the_middle_of_work(tmp_
 
 
 def test_the_process_ends_when_its_requests_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), str(os.getpid())]
+    command = [*PROGRAM, str(tmp_path), str(os.getpid())]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=LONGEST, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_process_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), "1"]
-    request = to_line(PoolRule(BINARY.terms.to_json(), ()))
+    command = [*PROGRAM, str(tmp_path), "1"]
+    request = to_line(_rule(BINARY))
     done = subprocess.run(command, input=request, capture_output=True, timeout=LONGEST, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_defect_is_told_without_what_it_quotes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedmap_aggregator.estimation.worker", str(tmp_path), str(os.getpid())]
+    command = [*PROGRAM, str(tmp_path), str(os.getpid())]
     done = subprocess.run(command, input=b"patient 4711\n", capture_output=True, timeout=LONGEST, check=False)
     assert done.returncode != 0
     assert b"program_failed" in done.stderr

@@ -254,12 +254,10 @@ def test_what_a_crash_left_without_a_row_goes_too_but_not_what_arrives_now(centr
 
 def test_a_prior_that_was_computed_during_an_abort_does_not_outlive_the_purge(tmp_path: Path) -> None:
     with in_rounds(tmp_path) as (centre, sites, study, _):
-        centre.estimator.at_once = False
+        centre.estimator.meanwhile = lambda: centre.control(study, "abort")
         for site in sites:
             site.work(study)
-        assert centre.estimator.waiting
-        centre.control(study, "abort")
-        centre.estimator.compute()
+        assert centre.status(study).phase == "aborted"
         purge(centre)
         assert kept(centre) == set()
 

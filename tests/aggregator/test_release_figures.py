@@ -17,9 +17,10 @@ from fedmap.scoring.meta_analysis import pool_estimates
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import layout_digest
 from fedmap.study.answers import told_terms
+from fedmap.study.record import RefusalRecord, StudyRecord
 from fedmap.study.tensors.rule_files import encode_rule
-from fedmap_aggregator.release.figures import ReleaseFigures, release_figures, release_records
-from fedmap_aggregator.store import RefusalRow
+from fedmap_aggregator.release.figures import ReleaseFigures, release_figures
+from fedmap_aggregator.studies.records import step_of, study_record
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import Centre, Site, run_until, scripted
 
@@ -101,10 +102,14 @@ def _answer(site: Site, study: made.Small) -> None:
         site.submit(*telling(study, task, site.name))
 
 
-def figures(centre: Centre, number: int = 2) -> ReleaseFigures:
+def record(centre: Centre) -> StudyRecord:
+    study = centre.service.study("small-binary")
     with centre.store.reading() as transaction:
-        records = release_records(transaction, "small-binary")
-    return release_figures(centre.service.study("small-binary").terms, records, centre.store.blobs, number)
+        return study_record(transaction, study.terms, study.state, blobs=centre.store.blobs)
+
+
+def figures(centre: Centre, number: int = 2) -> ReleaseFigures:
+    return release_figures(record(centre), number)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +120,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Centre:
 
 def test_a_release_tells_who_trained_and_what_was_missing(over: Centre) -> None:
     found = figures(over)
-    assert found.inputs == tuple(NAMES)
+    assert record(over).input_names == tuple(NAMES)
     assert (found.sites, found.accepted_updates, found.refused) == (3, 6, ())
     data = found.data
     assert data is not None
@@ -172,21 +177,17 @@ def test_groups_of_one_site_are_suppressed_and_others_pooled(over: Centre) -> No
 
 
 def test_the_reference_is_pooled_at_the_rule_and_read_back(over: Centre) -> None:
-    reference = figures(over).reference
+    reference = record(over).reference
     assert reference is not None
     assert (reference.sites, reference.rows) == (3, 180)
     assert [one.name for one in reference.inputs] == NAMES
-    assert figures(over, 1).reference == reference  # it describes inputs, not the model
 
 
 def test_a_reference_that_went_bad_on_the_disk_is_an_error(tmp_path: Path) -> None:
     centre = completed(tmp_path)
     with centre.store.reading() as transaction:
-        records = release_records(transaction, "small-binary")
-    (digest,) = {
-        part.partition('"reference_digest":"')[2][:64]
-        for part in (row.content_json for row in records.results if row.task == "rule")
-    }
+        results = transaction.results.list("small-binary")
+    (digest,) = (step_of(row).reference_digest for row in results if row.task == "rule")
     path = centre.store.blobs.existing(digest)
     path.chmod(0o600)
     path.write_bytes(b"{}")
@@ -206,9 +207,9 @@ def test_an_earlier_round_has_no_figures_and_says_so(over: Centre) -> None:
 
 
 def test_answers_of_older_agents_are_still_read(tmp_path: Path) -> None:
-    found = figures(completed(tmp_path, rich=False))
-    assert found.inputs == ()
-    assert found.reference is None
+    centre = completed(tmp_path, rich=False)
+    told, found = record(centre), figures(centre)
+    assert (told.input_names, told.reference) == ((), None)
     assert found.calibration == ()
     data = found.data
     assert data is not None
@@ -220,15 +221,11 @@ def test_answers_of_older_agents_are_still_read(tmp_path: Path) -> None:
 
 
 def test_refusals_are_counted_by_reason_up_to_the_round(over: Centre) -> None:
-    with over.store.reading() as transaction:
-        records = release_records(transaction, "small-binary")
-    terms = over.service.study("small-binary").terms
     refusals = tuple(
-        RefusalRow("small-binary", task, "north", code, "", 1)
+        RefusalRecord("north", task, code, "")
         for task, code in (("round-1", "rejected"), ("round-2", "rejected"), ("evaluate", "data"))
     )
-    changed = replace(records, refusals=refusals)
-    first = release_figures(terms, changed, over.store.blobs, 1)
+    changed = replace(record(over), refusals=refusals)
+    first, last = release_figures(changed, 1), release_figures(changed, 2)
     assert [(one.code, one.count) for one in first.refused] == [("rejected", 1)]
-    last = release_figures(terms, changed, over.store.blobs, 2)
     assert [(one.code, one.count) for one in last.refused] == [("data", 1), ("rejected", 2)]

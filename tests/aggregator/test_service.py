@@ -83,8 +83,8 @@ def test_a_computation_under_way_is_not_started_a_second_time(centre: Centre) ->
     north.work(study)
     south.work(study)
     centre.service.compute_due()
-    assert len(centre.estimator.asked) == 1
     centre.estimator.compute()
+    assert len(centre.estimator.asked) == 1
     assert centre.status(study).phase == "initialisation"
 
 
@@ -121,11 +121,9 @@ def test_a_computation_that_fails_three_times_holds_the_study_until_the_operator
 def test_an_aborted_study_takes_no_late_result(centre: Centre) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.started(north, south)
-    centre.estimator.at_once = False
+    centre.estimator.meanwhile = lambda: centre.control(study, "abort")
     north.work(study)
     south.work(study)
-    centre.control(study, "abort")
-    centre.estimator.compute()
     assert centre.status(study).phase == "aborted"
 
 

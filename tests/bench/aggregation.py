@@ -7,6 +7,8 @@ over real blobs, under the eICU plan (quadratic prior). All sides take turns ove
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,13 +20,14 @@ from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import initial_prior
+from fedmap.contract.v1.values import Answer, FitAnswer
+from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
 from fedmap.study.plan import load_plan
 from fedmap.study.tensors.parameter_files import PriorFile, encode_parameters, encode_prior
 from fedmap.study.terms import StudyTerms
-from fedmap_aggregator.course.messages import NextPrior, SiteUpdate
-from fedmap_aggregator.estimation.process import EstimationWorker
+from fedmap_aggregator.estimation.process import EstimationProcess, Request
 from fedmap_aggregator.store.blobs import BlobStore
 from tests.bench.rows import ROOT, Row, best_seconds
 
@@ -38,15 +41,15 @@ def measure(sites: int = 1_000, turns: int = 5) -> Iterator[Row]:
     with TemporaryDirectory(prefix="fedmap-bench-") as folder:
         blobs = BlobStore(Path(folder))
         request = _request(terms, network, blobs, sites)
-        files = [blobs.existing(update.tensors_digest) for update in request.updates]
-        with EstimationWorker(Path(folder)) as worker:
-            few = NextPrior(request.terms_json, 1, request.prior_digest, ())
-            worker.submit(few).exception()  # refused at once: the process is up, and idle
+        files = [blobs.existing(answer.tensors_digest) for answer in request.answers]
+        with closing(EstimationProcess(Path(folder))) as worker:
+            with suppress(FedmapError):
+                worker.ask(replace(request, answers=()))  # refused at once: the process is up, and idle
             assert worker.pid is not None
             idle = _status_kib(worker.pid, "VmRSS")
             best = best_seconds(
                 {
-                    "estimation": lambda: worker.submit(request).result(),
+                    "estimation": lambda: worker.ask(request),
                     "float64": lambda: _summed(files, np.dtype(np.float64)),
                     "float32": lambda: _summed(files, np.dtype(np.float32)),
                 },
@@ -58,7 +61,7 @@ def measure(sites: int = 1_000, turns: int = 5) -> Iterator[Row]:
     yield Row("peak memory above idle", (peak - idle) / 1024, 500, unit="MiB")
 
 
-def _request(terms: StudyTerms, network: Network, blobs: BlobStore, sites: int) -> NextPrior:
+def _request(terms: StudyTerms, network: Network, blobs: BlobStore, sites: int) -> Request:
     theta = network.initialise(0)
     prior = PriorFile(
         initial_prior(network, terms.plan.prior, theta),
@@ -68,9 +71,10 @@ def _request(terms: StudyTerms, network: Network, blobs: BlobStore, sites: int) 
     for number in range(sites):
         own = theta + 0.01 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(number))
         data = encode_parameters(network, SiteParameters(own, network.initial_buffers()))
-        updates.append(SiteUpdate(f"site-{number:04d}", -0.5 - 1e-4 * number, _put(blobs, data)))
+        fit = FitAnswer(log_omega=-0.5 - 1e-4 * number)
+        updates.append(Answer(site=f"site-{number:04d}", tensors_digest=_put(blobs, data), fit=fit))
     start = blobs.put(encode_prior(network, terms.plan.prior, prior))
-    return NextPrior(terms.to_json(), 1, start, tuple(updates))
+    return Request("fit", terms.to_json(), tuple(updates), 1, start)
 
 
 def _put(blobs: BlobStore, data: bytes) -> str:

@@ -51,7 +51,7 @@ def on_flower(plan: Path, cohort: Path, folder: Path, seed: int) -> Measured:
     deploy(
         folder / "deployment", terms, sites, {"terms": terms.to_json(), "sites": len(sites), "out": str(out)}
     )
-    run, _ = read_run(out)
+    run = read_run(out).record
     return Measured(
         _between([one.closed_unix_ms / 1000 for one in run.rounds]), _model(terms.plan, out / PRIOR)
     )

@@ -135,8 +135,8 @@ def test_a_deployment_by_hand_runs_as_written(folder: Path) -> None:
             stack.enter_context(running(folder, site, filled))
         assert f"--sites {len(training)} " in study
         run(folder, study.replace("/srv/fedmap/out", str(folder / "out" / "by-hand")), home)
-    told, _ = read_run(folder / "out" / "by-hand")
-    assert len(told.sites) == len(training)
+    told = read_run(folder / "out" / "by-hand").record
+    assert len(told.regions) == len(training)
     assert not told.refusals
 
 

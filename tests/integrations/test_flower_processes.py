@@ -26,7 +26,7 @@ def assert_same_as_simulated(study: SmallStudy, terms: StudyTerms, out: Path) ->
     """μ and ψ, bit for bit."""
     simulated = study.simulated().trained.prior
     assert simulated is not None
-    prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, read_run(out)[1]).prior
+    prior = decode_prior(model_of(terms.plan).network, terms.plan.prior, read_run(out).prior).prior
     assert torch.equal(prior.mu, simulated.mu)
     assert torch.equal(prior.psi, simulated.psi)
     assert torch.equal(prior.buffers.mean, simulated.buffers.mean)
@@ -54,7 +54,7 @@ def test_a_deployment_over_tls_gives_the_simulators_models_bit_for_bit(tmp_path:
     for site in "ab":
         (own,) = folder.glob(f"state-{site}/run-*/studies/*/models/round-{ROUNDS:04d}.safetensors")
         assert torch.equal(decode_parameters(network, own).theta, personal[site].theta), site
-    assert not read_run(out)[0].refusals
+    assert not read_run(out).record.refusals
 
 
 def fedmap_flower(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

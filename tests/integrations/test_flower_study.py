@@ -20,12 +20,13 @@ from fedmap.files.digests import sha256_hex
 from fedmap.files.tensors import encode_tensors
 from fedmap.study.answers import content_as
 from fedmap.study.models import model_of
+from fedmap.study.record import status_of
 from fedmap.study.run_folder import read_run
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior, named_parameters
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.centre.exchange import Exchange, Member, Question, Step
 from fedmap_flower.centre.grid_nodes import wait_for_nodes
-from fedmap_flower.centre.outcome import run_told, status_of
+from fedmap_flower.centre.outcome import record_of
 from fedmap_flower.centre.server import FAILED, run_settings, run_study
 from fedmap_flower.centre.strategy import FedMAP
 from fedmap_flower.node.client import make_client_app
@@ -102,12 +103,13 @@ def test_the_study_gives_the_simulators_models_bit_for_bit(
     run(nodes, terms, tmp_path / "out")
     simulated = study.simulated()
     assert simulated.trained.prior is not None
-    told, data = read_run(tmp_path / "out")
+    left = read_run(tmp_path / "out")
     network = model_of(terms.plan).network
-    prior = decode_prior(network, terms.plan.prior, data).prior
+    prior = decode_prior(network, terms.plan.prior, left.prior).prior
     assert torch.equal(prior.mu, simulated.trained.prior.mu)
     assert torch.equal(prior.psi, simulated.trained.prior.psi)
-    assert told.rule.threshold == (simulated.rule.threshold and simulated.rule.threshold.value)
+    assert left.record.rule is not None
+    assert left.record.rule.threshold == (simulated.rule.threshold and simulated.rule.threshold.value)
     for site in study.sites:
         folder = tmp_path / f"state-{site.name}" / "run-1" / "studies" / study.name / "models"
         own = decode_parameters(network, folder / "round-0002.safetensors")
@@ -170,7 +172,7 @@ def test_a_node_that_misses_a_consensus_round_counts_with_what_it_sent_last(tmp_
     assert first.weights.keys() == second.weights.keys() == third.weights.keys() == sites
     assert (second.summary.answered, third.summary.answered) == (len(sites), len(sites) - 1)
     assert (first.absent, second.absent, last.absent) == ((), (), ())
-    told = status_of(strategy, run_told(strategy)).history[2]
+    told = status_of(record_of(strategy)).history[2]
     assert (told.answered, list(told.absent)) == (len(sites) - 1, [missing])
     assert kept_before_round_three == [f"round-2-{site}.safetensors" for site in sorted(sites)]
     assert last.weights.keys() == sites - {missing}, "a round under the prior takes what came"
@@ -263,7 +265,7 @@ def test_a_node_whose_app_crashes_is_left_out_and_its_words_do_not_travel(
     nodes[1].spoil = in_round_one(lambda order, _reply: Message(Error(code=2, reason=secret), reply_to=order))
     strategy = run(nodes, terms, tmp_path / "out")
     assert refusals(strategy) == [("a", "round-1", "rejected")]
-    assert [one.site for one in read_run(tmp_path / "out")[0].refusals] == ["a"]
+    assert [one.site for one in read_run(tmp_path / "out").record.refusals] == ["a"]
     assert secret not in (tmp_path / "out" / "run.json").read_text()
 
 

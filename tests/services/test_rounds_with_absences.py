@@ -22,7 +22,7 @@ from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms
-from fedmap_aggregator.course.computation import step_of
+from fedmap_aggregator.studies.records import step_of
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.method import Trained

@@ -285,35 +285,30 @@ class Upload:
             reason=verdict.reason,
             received_at=now,
         )
-        with intake.service.exclusively(name):
+        event = Answered(
+            now, self._site, answer.task_id, answer.attempt, verdict.status, verdict.norm, verdict.reason
+        )
+        detail = {"task": answer.task_id, "digest": self._digest, "bytes": str(answer.tensors_size)}
+        note = Note(f"site:{self._site}", f"answer.{verdict.status}", name, detail)
+        earlier: list[AnswerRow] = []
+
+        def came_before() -> bool:
+            """A second copy came at the same time and was first."""
             with intake.store.reading() as transaction:
                 same = stored_answer(transaction, self._site, answer, self._digest)
-            if same is not None:  # a second copy came at the same time and was first
-                return same
-            event = Answered(
-                now,
-                self._site,
-                answer.task_id,
-                answer.attempt,
-                verdict.status,
-                verdict.norm,
-                verdict.reason,
-            )
-            note = Note(
-                f"site:{self._site}",
-                f"answer.{verdict.status}",
-                name,
-                {"task": answer.task_id, "digest": self._digest, "bytes": str(answer.tensors_size)},
-            )
+            earlier.extend([] if same is None else [same])
+            return same is not None
 
-            def also(transaction: Transaction) -> None:
-                transaction.answers.put(row)
-                if verdict.code:
-                    transaction.refusals.add(
-                        RefusalRow(name, answer.task_id, self._site, verdict.code, verdict.reason, now)
-                    )
+        def also(transaction: Transaction) -> None:
+            transaction.answers.put(row)
+            if verdict.code:
+                transaction.refusals.add(
+                    RefusalRow(name, answer.task_id, self._site, verdict.code, verdict.reason, now)
+                )
 
-            intake.service.apply(name, event, note, also)
+        intake.service.apply(name, event, note, also, came_before)
+        if earlier:
+            return earlier[0]
         self._log.info(
             "answer_stored",
             study=name,

@@ -1,37 +1,29 @@
-"""What a release says besides its parameters: the study's stored answers as figures, pooled over sites.
+"""What a release says besides its parameters: the study's record as figures, pooled over sites.
 
-Reads rows of the store and computes; what becomes of the figures is `signing`'s. Figures of the final
-global model exist for the last round alone: an earlier one is released without them, and says so. Answers of
-agents that did not send a figure yet are read as such, and the figure is left out.
+Computes only; what becomes of the figures is `signing`'s. Figures of the final global model exist for the
+last round alone: an earlier one is released without them, and says so. Answers of agents that did not send a
+figure yet are read as such, and the figure is left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ValidationError
-
 from fedmap.bundles.manifest import DataSummary, GateCount, GroupEstimate, TierPerformance
-from fedmap.contract.v1.values import EvaluationAnswer, Score, StatisticsAnswer
-from fedmap.errors import StorageError
-from fedmap.files.durable import storage_error
+from fedmap.contract.v1.values import EvaluationAnswer, Score
 from fedmap.metrics import metric_names
 from fedmap.scoring.calibration_bins import BinTerms, pool_bins
 from fedmap.scoring.figures import CalibrationBin, Estimate
 from fedmap.scoring.meta_analysis import pool_estimates
-from fedmap.shift.reference import Reference
 from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import subgroups_of
-from fedmap.study.terms import StudyTerms
-from fedmap_aggregator.course.computation import step_of, told_in
+from fedmap.study.record import StudyRecord
 from fedmap_aggregator.release.data import data_summary
-from fedmap_aggregator.store import AnswerRow, BlobStore, RefusalRow, ResultRow, Transaction
 
-_MOST_REFUSALS = 1_000_000
 _FEWEST = 2  # sites of a group: the figure of one alone would be that site's own
 _HOW: Mapping[str, str] = {
     PERSONAL: "each site's own model, on test rows of that site",
@@ -45,94 +37,38 @@ _NOT_EVALUATED = "not evaluated: sites score the last round of a study only"
 
 
 @dataclass(frozen=True)
-class ReleaseRecords:
-    """What the store has of one study, as far as a release tells of it."""
-
-    statistics: tuple[AnswerRow, ...]
-    evaluations: tuple[AnswerRow, ...]
-    results: tuple[ResultRow, ...]
-    refusals: tuple[RefusalRow, ...]
-    regions: Mapping[str, str]  # by site; "" where it has none
-
-
-@dataclass(frozen=True)
 class ReleaseFigures:
     """Parts of a bundle's manifest. What could not be measured is empty, and a note beside it says why."""
 
-    reference: Reference | None
     data: DataSummary | None
     performance: tuple[TierPerformance, ...]
     calibration: tuple[CalibrationBin, ...]
     groups: tuple[GroupEstimate, ...]
-    inputs: tuple[str, ...]  # names of the model's inputs; empty: no agent sent them
     sites: int  # whose updates stand behind the prior
     accepted_updates: int
     refused: tuple[GateCount, ...]
 
 
-def release_records(transaction: Transaction, study: str) -> ReleaseRecords:
-    """All that `figures` needs, as of one moment."""
-    return ReleaseRecords(
-        statistics=_accepted(transaction.answers.list(study, "statistics")),
-        evaluations=_accepted(transaction.answers.list(study, "evaluate")),
-        results=transaction.results.list(study),
-        refusals=transaction.refusals.newest(study, _MOST_REFUSALS),
-        regions={row.name: row.region for row in transaction.sites.list()},
-    )
-
-
-def release_figures(
-    terms: StudyTerms, records: ReleaseRecords, blobs: BlobStore, number: int
-) -> ReleaseFigures:
+def release_figures(record: StudyRecord, number: int) -> ReleaseFigures:
     """The figures of the prior that round `number` made."""
-    rounds = {f"round-{n}" for n in range(1, number + 1)}
-    steps = [step_of(row) for row in records.results if row.task in rounds]
-    sites = {site for step in steps for site in step.weights}
-    final = number == terms.rounds
-    evaluations = {
-        row.site: told_in(row, EvaluationAnswer) for row in records.evaluations if final and row.site in sites
-    }
-    tasks = {"statistics", "initialise", *rounds} | ({"rule", "evaluate"} if final else set())
-    refused = Counter(row.code for row in records.refusals if row.task in tasks)
+    plan, regions = record.terms.plan, record.regions
+    rounds = [one for one in record.rounds if one.summary.round <= number]
+    sites = {site for one in rounds for site in one.weights}
+    final = number == record.terms.rounds
+    evaluations = {site: told for site, told in record.evaluations.items() if final and site in sites}
+    tasks = {"statistics", "initialise", *(f"round-{n}" for n in range(1, number + 1))}
+    tasks |= {"rule", "evaluate"} if final else set()
+    refused = Counter(one.code for one in record.refusals if one.task in tasks)
+    statistics = {site: told for site, told in record.statistics.items() if site in sites}
     return ReleaseFigures(
-        reference=_reference(records.results, blobs),
-        data=data_summary(
-            terms.plan,
-            {row.site: told_in(row, StatisticsAnswer) for row in records.statistics if row.site in sites},
-            evaluations,
-            records.regions,
-        ),
-        performance=_performance(terms.plan, evaluations),
+        data=data_summary(plan, statistics, evaluations, regions),
+        performance=_performance(plan, evaluations),
         calibration=pool_bins({site: _bins(found) for site, found in evaluations.items()}),
-        groups=(*_regions(terms.plan, records.regions, evaluations), *_subgroups(terms.plan, evaluations)),
-        inputs=next((step_of(r).input_names for r in records.results if r.task == "statistics"), ()),
+        groups=(*_regions(plan, regions, evaluations), *_subgroups(plan, evaluations)),
         sites=len(sites),
-        accepted_updates=sum(len(step.weights) - len(step.absent) for step in steps),
+        accepted_updates=sum(len(one.weights) - len(one.absent) for one in rounds),
         refused=tuple(GateCount(code=code, count=refused[code]) for code in sorted(refused)),
     )
-
-
-def _accepted(rows: Iterable[AnswerRow]) -> tuple[AnswerRow, ...]:
-    return tuple(row for row in rows if row.status == "accepted")
-
-
-def _reference(results: Iterable[ResultRow], blobs: BlobStore) -> Reference | None:
-    """What the rule step pooled. It describes the inputs, so it holds for every round."""
-    for row in results:
-        digest = step_of(row).reference_digest
-        if not digest:
-            continue
-        path = blobs.existing(digest)
-        try:
-            return Reference.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise storage_error(error, path) from error
-        except ValidationError as error:
-            raise StorageError(
-                f"the stored reference of {row.study} cannot be read",
-                hint="restore the state folder from a backup; the blob was changed, or is of another version",
-            ) from error
-    return None
 
 
 def _performance(plan: StudyPlan, evaluations: Mapping[str, EvaluationAnswer]) -> tuple[TierPerformance, ...]:

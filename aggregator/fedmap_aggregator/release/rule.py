@@ -7,9 +7,11 @@ the plan fixes one; a survival model without its baseline hazard gives no risk, 
 from __future__ import annotations
 
 from fedmap.bundles.manifest import BaselineValues, ThresholdValue
+from fedmap.contract.v1.values import GlobalRule
 from fedmap.errors import NotFoundError, StateError
 from fedmap.study.course.state import StudyState
 from fedmap.study.plan.study_plan import StudyPlan
+from fedmap.study.record import StudyRecord
 
 _STAND_IN = 0.5
 
@@ -43,7 +45,9 @@ def releasable_round(plan: StudyPlan, state: StudyState, asked: int | None) -> i
             f"the sites are still measuring the last model of {name} (phase {state.phase})",
             hint="wait until the study is complete, so that the bundle carries its figures",
         )
-    if plan.task.kind == "cox" and baseline_of(state, number) is None:
+    if plan.task.kind == "cox" and (
+        number < state.rounds or state.rule is None or not state.rule.baseline_grid
+    ):
         raise StateError(
             f"round {number} of {name} has no baseline hazard, so its model gives no risk",
             hint="the sites send what it needs after the last round: release the last round of a complete "
@@ -52,29 +56,30 @@ def releasable_round(plan: StudyPlan, state: StudyState, asked: int | None) -> i
     return number
 
 
-def threshold_of(plan: StudyPlan, state: StudyState, number: int) -> ThresholdValue | None:
+def threshold_of(record: StudyRecord, number: int) -> ThresholdValue | None:
     """Binary tasks: the sites' threshold, the plan's fixed one, or 0.5 with a word that it stands in."""
-    if plan.task.kind != "binary":
+    task, rule = record.terms.plan.task, _rule(record, number)
+    if task.kind != "binary":
         return None
-    if _is_ruled(state, number) and state.rule is not None and state.rule.threshold is not None:
-        return ThresholdValue(value=state.rule.threshold, note=state.rule.threshold_note)
-    asked = plan.task.threshold
-    if asked is not None and asked.rule == "fixed" and asked.value is not None:
-        return ThresholdValue(value=asked.value)
-    rule = asked.rule if asked is not None else "no"
+    if rule.threshold is not None:
+        return ThresholdValue(value=rule.threshold, note=rule.threshold_note)
+    if task.threshold is not None and task.threshold.rule == "fixed" and task.threshold.value is not None:
+        return ThresholdValue(value=task.threshold.value)
+    asked = task.threshold.rule if task.threshold is not None else "no"
     return ThresholdValue(
         value=_STAND_IN,
-        note=f"the plan's {rule} rule was not applied to the model of this round; {_STAND_IN} stands in",
+        note=f"the plan's {asked} rule was not applied to the model of this round; {_STAND_IN} stands in",
     )
 
 
-def baseline_of(state: StudyState, number: int) -> BaselineValues | None:
+def baseline_of(record: StudyRecord, number: int) -> BaselineValues | None:
     """Survival tasks: the pooled baseline hazard, which the last round's model has."""
-    if not _is_ruled(state, number) or state.rule is None or not state.rule.baseline_grid:
+    rule = _rule(record, number)
+    if not rule.baseline_grid:
         return None
-    return BaselineValues(grid=state.rule.baseline_grid, cumulative=state.rule.baseline_cumulative)
+    return BaselineValues(grid=rule.baseline_grid, cumulative=rule.baseline_cumulative)
 
 
-def _is_ruled(state: StudyState, number: int) -> bool:
-    """Whether the sites' rule belongs to this round's model."""
-    return state.rule is not None and number == state.rounds
+def _rule(record: StudyRecord, number: int) -> GlobalRule:
+    """The sites' rule, which belongs to the model of the last round."""
+    return record.rule if record.rule is not None and number == record.terms.rounds else GlobalRule()

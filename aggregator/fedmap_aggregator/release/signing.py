@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version as version_of
-from typing import Literal, Protocol
+from typing import Literal
 
 from fedmap.bundles.manifest import Draft, Lineage, Manifest
 from fedmap.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
@@ -20,11 +20,13 @@ from fedmap.errors import RejectedError, StateError, StorageError
 from fedmap.files.durable import read_file
 from fedmap.study.plan.features import FeatureBlock
 from fedmap.study.plan.study_plan import StudyPlan
+from fedmap.study.record import StudyRecord
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior
 from fedmap_aggregator.identity.release_key import ReleaseKey
-from fedmap_aggregator.release.figures import ReleaseRecords, release_figures, release_records
+from fedmap_aggregator.release.figures import release_figures
 from fedmap_aggregator.release.rule import baseline_of, releasable_round, threshold_of
 from fedmap_aggregator.store import BundleRow, Store
+from fedmap_aggregator.studies.records import study_record
 from fedmap_aggregator.studies.service import Study
 
 DAY_MS = 86_400_000
@@ -53,24 +55,18 @@ class _Label:
     expires_at: int
 
 
-class Studies(Protocol):
-    """Where the released study is: `StudyService`, or one that was run elsewhere."""
-
-    def study(self, name: str) -> Study: ...
-
-
 class BundleRelease:
     """Makes and withdraws bundles, one at a time. Safe to call from any thread."""
 
     def __init__(
         self,
-        service: Studies,
+        study_of: Callable[[str], Study],
         store: Store,
         key: ReleaseKey,
         valid_days: int,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._service = service
+        self._study_of = study_of
         self._store = store
         self._key = key
         self._valid_days = valid_days
@@ -78,10 +74,10 @@ class BundleRelease:
         self._turn = threading.Lock()
 
     def release(
-        self, order: ReleaseOrder, actor: str, elsewhere: ReleaseRecords | None = None
+        self, order: ReleaseOrder, actor: str, elsewhere: StudyRecord | None = None
     ) -> tuple[BundleRow, bool]:
-        """The bundle, and whether it was made now. `elsewhere`: records of a study that was run elsewhere."""
-        study, tier = self._service.study(order.study), _tier(order.tier)
+        """The bundle, and whether it was made now. `elsewhere`: the record of one that was run elsewhere."""
+        study, tier, blobs = self._study_of(order.study), _tier(order.tier), self._store.blobs
         with self._turn:
             now = self._clock_ms()
             expires = self._expiry(order.expires_at, now)
@@ -89,13 +85,13 @@ class BundleRelease:
             name = f"{study.state.study}-t{tier}"
             with self._store.reading() as transaction:
                 earlier = [row for row in transaction.bundles.list() if row.name == name]
-                records = elsewhere or release_records(transaction, study.state.study)
-            digest = prior_digest(records, number)
+                record = elsewhere or study_record(transaction, study.terms, study.state, blobs=blobs)
+            digest = prior_digest(record, number)
             same = self._same(earlier, number, digest, order.expires_at, now)  # (2)
             if same is not None:
                 return same, False
             label = _Label(name, earlier[-1].version + 1 if earlier else 1, tier, now, expires)
-            row = self._make(study, number, label, records)
+            row = self._make(study, number, label, record)
             with self._store.transaction() as transaction:  # (5)
                 transaction.bundles.add(row)
                 detail = {
@@ -144,16 +140,16 @@ class BundleRelease:
         manifest = read_file(self._store.blobs.existing(row.manifest_digest))
         return Manifest.model_validate_json(manifest).lineage.prior_digest
 
-    def _make(self, study: Study, number: int, label: _Label, records: ReleaseRecords) -> BundleRow:
+    def _make(self, study: Study, number: int, label: _Label, record: StudyRecord) -> BundleRow:
         """The bundle on the disk, and the row that is to name it."""
-        digest = prior_digest(records, number)
-        if not digest and any(row.task == f"round-{number}" for row in records.results):
+        digest = prior_digest(record, number)
+        if not digest and any(one.summary.round == number for one in record.rounds):
             raise StateError(
                 f"the prior of round {number} of {study.state.study} was deleted by retention.keep_rounds",
                 hint="release the last round; priors of older ones are kept when keep_rounds is 0",
             )
         prior = self._prior(study, digest)
-        figures = release_figures(study.terms, records, self._store.blobs, number)
+        figures = release_figures(record, number)
         plan = study.terms.plan
         draft = Draft(  # (3)
             name=label.name,
@@ -169,7 +165,7 @@ class BundleRelease:
             terms_digest=study.terms.digest,
             plan_digest=plan.digest,
             model=plan.model.name,
-            inputs=figures.inputs or planned_names(plan),
+            inputs=record.input_names or planned_names(plan),
             lineage=Lineage(
                 round=number,
                 rounds=study.state.rounds,
@@ -179,9 +175,9 @@ class BundleRelease:
                 refused=figures.refused,
             ),
             scaler=scaler_values(prior.scaler),
-            threshold=threshold_of(plan, study.state, number),
-            baseline=baseline_of(study.state, number),
-            reference=figures.reference,
+            threshold=threshold_of(record, number),
+            baseline=baseline_of(record, number),
+            reference=record.reference,
             data=figures.data,
             performance=figures.performance,
             calibration=figures.calibration,
@@ -216,10 +212,9 @@ class BundleRelease:
         return decode_prior(study.model.network, study.terms.plan.prior, path)
 
 
-def prior_digest(records: ReleaseRecords, number: int) -> str:
+def prior_digest(record: StudyRecord, number: int) -> str:
     """Of the prior that round `number` made; empty where it is not stored, or no longer."""
-    made = f"round-{number}"
-    return next((row.prior_digest for row in records.results if row.task == made), "")
+    return next((one.prior_digest for one in record.rounds if one.summary.round == number), "")
 
 
 def _tier(tier: int) -> Literal[2, 3]:

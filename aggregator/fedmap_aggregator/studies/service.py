@@ -1,21 +1,20 @@
 """The running studies: one lock and one state each, saved before anything is made of a change.
 
-Every change takes the same way: (1) the study's lock; (2) the coordinator says what follows from the
-event; (3) one transaction stores the new state with all that belongs to it, and the audit entry; (4) only
-then memory changes, waiting agents are woken and computations begin. A failure before (4) leaves the
-study as it was.
+Every change takes the same way: (1) the study's lock; (2) the state machine says what the event leads to;
+(3) one transaction stores the new state with all that belongs to it, and the audit entry; (4) memory changes,
+and the lock is free again; (5) only then what follows is done: waiting agents are woken, a computation that
+is owed is offered to its queue. A failure before (4) leaves the study as it was. Nothing is computed here,
+and no event leads to another one in the same call.
 
-What an answer must look like is `gate.intake`; when time passes is `clock`; estimation is
-`estimation.desk`. No gRPC and no thread of its own.
+What an answer must look like is `gate.intake`; when time passes is `clock`; computations are
+`estimation.queue`. No gRPC and no thread of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from fedmap.algorithm.fit.values import Model
 from fedmap.errors import ConflictError, NotFoundError, StorageError
@@ -36,6 +35,7 @@ from fedmap.study.course.events import (
     Started,
     TaskOpened,
     Tick,
+    Transition,
 )
 from fedmap.study.course.questions import due_compute, next_tick, participants, tasks_for
 from fedmap.study.course.state import (
@@ -48,12 +48,12 @@ from fedmap.study.course.state import (
 )
 from fedmap.study.models import model_of
 from fedmap.study.terms import StudyTerms, parse_terms
-from fedmap_aggregator.course.computation import step_of
 from fedmap_aggregator.metrics import AggregatorMetrics
 from fedmap_aggregator.store import ResultRow, Store, StudyRow, Transaction
 from fedmap_aggregator.studies.file_sites import FileSites
 from fedmap_aggregator.studies.liveness import Instance, Liveness
 from fedmap_aggregator.studies.polls import Poll, PollBoard
+from fedmap_aggregator.studies.records import step_of
 
 Also = Callable[[Transaction], None]
 TaskKey = tuple[str, str, int]  # study, task, attempt
@@ -80,37 +80,29 @@ class Note:
     detail: dict[str, str] = field(default_factory=dict)
 
 
-Report = Callable[[Computed | ComputeFailed, ResultRow | None], None]
-
-
-class Estimates(Protocol):
-    """Where computations are done. `start` never waits; one that runs already is not started again."""
-
-    def start(self, study: Study, compute: Compute, report: Report) -> None: ...
-
-
 class StudyService:
     """All studies of this aggregator. Safe to call from any thread."""
 
     def __init__(
         self,
         store: Store,
-        estimates: Estimates,
+        owes: Callable[[str], None],
         liveness: Liveness,
         file_sites: FileSites,
         metrics: AggregatorMetrics,
         clock_ms: Callable[[], int],
         most_polls: int,
     ) -> None:
+        """`owes` is told of each study that owes a computation; it must not wait."""
         self._store = store
-        self._estimates = estimates
+        self._owes = owes
         self._liveness = liveness
         self._file_sites = file_sites
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._polls = PollBoard(most_polls)
         self._studies: dict[str, Study] = {}
-        self._locks: dict[str, threading.RLock] = {}
+        self._locks: dict[str, threading.Lock] = {}
         self._creating = threading.Lock()
         self._log = get_logger()
         self._on_change: Callable[[], None] = lambda: None
@@ -165,13 +157,6 @@ class StudyService:
 
     # Changes
 
-    @contextmanager
-    def exclusively(self, name: str) -> Iterator[Study]:
-        """Holds the study's lock for the block, so that what is asked in it still holds when it acts."""
-        study = self.study(name)
-        with self._locks[study.state.study]:
-            yield self._studies[name]
-
     def create(self, terms: StudyTerms, sites: Collection[str], actor: str) -> Study:
         """Put a study up for approval; the same terms and sites again change nothing."""
         plan = terms.plan
@@ -210,9 +195,23 @@ class StudyService:
         self._on_change()
         return study
 
-    def apply(self, name: str, event: Event, note: Note | None = None, also: Also | None = None) -> Study:
-        """One event, stored together with what `also` writes. Typed errors mean that nothing has changed."""
-        with self.exclusively(name) as study:  # (1)
+    def apply(
+        self,
+        name: str,
+        event: Event,
+        note: Note | None = None,
+        also: Also | None = None,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> Study:
+        """One event, stored together with what `also` writes. Typed errors mean that nothing has changed.
+
+        `unless` is asked while nothing else can change the study; where it holds, nothing happens.
+        """
+        self.study(name)
+        with self._locks[name]:  # (1)
+            study = self._studies[name]
+            if unless():
+                return study
             transition = advance(study.state, event)  # (2)
             changed = transition.state is not study.state
             if not changed and also is None:
@@ -225,26 +224,50 @@ class StudyService:
                     version = _save(transaction, transition.state, version)
                 if note is not None:
                     transaction.audit.append(note.actor, note.action, note.subject, note.detail, event.at)
-            after = replace(study, state=transition.state, version=version)
-            self._studies[name] = after  # (4)
-            if changed and _brings_nearer(event):
-                self._metrics.progressed(name, event.at)
-            for decision in transition.decisions:
-                match decision:
-                    case TaskOpened():
-                        self._opened(after, decision.task)
-                    case Compute():
-                        self._log.info("task_closed", study=name, task=decision.task_id)
-                        self._estimates.start(after, decision, self._reporter(name))
-                    case Finished():
-                        self._log.info("study_over", study=name, phase=decision.phase)
+            self._studies[name] = replace(study, state=transition.state, version=version)  # (4)
         if changed:
-            self._on_change()
-        return self._studies[name]  # a computation may have moved it on already
+            self._follow(name, event, transition)  # (5)
+        return self._studies[name]  # it may have moved on already
+
+    def _follow(self, name: str, event: Event, transition: Transition) -> None:
+        """What a stored change leads to."""
+        if _brings_nearer(event):
+            self._metrics.progressed(name, event.at)
+        for decision in transition.decisions:
+            match decision:
+                case TaskOpened(task):
+                    asked = len(task.asked)
+                    self._log.info("task_opened", study=name, task=task.id, attempt=task.attempt, sites=asked)
+                    self._polls.wake_all()
+                case Compute():
+                    self._log.info("task_closed", study=name, task=decision.task_id)
+                    self._owes(name)
+                case Finished():
+                    self._log.info("study_over", study=name, phase=decision.phase)
+        self._on_change()
+
+    def computed(self, name: str, event: Computed | ComputeFailed, row: ResultRow | None) -> None:
+        """The result of a computation that the study owed; StaleError where it does so no longer."""
+        detail = {"task": event.task_id}
+        if isinstance(event, Computed) and event.prior_digest:
+            detail["prior"] = event.prior_digest
+        if row is None:
+            self.apply(name, event, Note(_SYSTEM, "step.failed", name, detail))
+            return
+        step = step_of(row)
+        if step.absent:
+            detail["by_earlier_update"] = ", ".join(step.absent)
+        note = Note(_SYSTEM, "step.computed", name, detail)
+        self.apply(name, event, note, lambda transaction: transaction.results.put(row))
+        if step.summary is not None:
+            self._metrics.round_completed(name)
+        self._count(row)
 
     def forget_content(self, name: str, now: int, also: Also) -> Study:
         """An ended study keeps its record only; stored together with what `also` writes."""
-        with self.exclusively(name) as study:
+        self.study(name)
+        with self._locks[name]:
+            study = self._studies[name]
             state = without_content(study.state, now)
             with self._store.transaction() as transaction:
                 also(transaction)
@@ -299,17 +322,15 @@ class StudyService:
         return min(due, default=None)
 
     def compute_due(self) -> None:
-        """Computations that are owed and not running: after a start, or after one that failed for a while."""
+        """Computations that are owed: also after a start, or after one that failed for a while."""
         for study in self.studies():
-            with self.exclusively(study.state.study) as current:
-                compute = due_compute(current.state)
-                if compute is not None:
-                    self._estimates.start(current, compute, self._reporter(current.state.study))
+            if due_compute(study.state) is not None:
+                self._owes(study.state.study)
 
     # Inner workings
 
     def _add(self, study: Study) -> None:
-        self._locks[study.state.study] = threading.RLock()
+        self._locks[study.state.study] = threading.Lock()
         self._studies[study.state.study] = study
 
     def _back(self, site: str, now: int) -> None:
@@ -317,33 +338,6 @@ class StudyService:
             if site in study.state.silent and not study.state.over:
                 self._log.info("site_back", study=study.state.study, site=site)
                 self.apply(study.state.study, Heard(now, site))
-
-    def _reporter(self, name: str) -> Report:
-        """Takes the result of a computation, in whatever thread it comes."""
-
-        def report(event: Computed | ComputeFailed, row: ResultRow | None) -> None:
-            done = isinstance(event, Computed)
-            action = "step.computed" if done else "step.failed"
-            detail = {"task": event.task_id}
-            if isinstance(event, Computed) and event.prior_digest:
-                detail["prior"] = event.prior_digest
-            if row is not None and (absent := step_of(row).absent):
-                detail["by_earlier_update"] = ", ".join(absent)
-            before = self.study(name).state.rounds_done
-            also = None if row is None else lambda transaction: transaction.results.put(row)
-            after = self.apply(name, event, Note(_SYSTEM, action, name, detail), also)
-            for _ in range(before, after.state.rounds_done):
-                self._metrics.round_completed(name)
-            if row is not None:
-                self._count(row)
-
-        return report
-
-    def _opened(self, study: Study, task: OpenTask) -> None:
-        self._log.info(
-            "task_opened", study=study.state.study, task=task.id, attempt=task.attempt, sites=len(task.asked)
-        )
-        self._polls.wake_all()
 
     def _count(self, result: ResultRow) -> None:
         """What the metrics say of a closed step; called in the order of the steps."""

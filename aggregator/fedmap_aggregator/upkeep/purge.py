@@ -22,9 +22,9 @@ from fedmap.process.fault_points import reach
 from fedmap.process.log import get_logger
 from fedmap.study.course.questions import participants
 from fedmap.trust.deletion import CERTIFICATE, Deleted, DeletionRecord
-from fedmap_aggregator.course.computation import rounds_before
 from fedmap_aggregator.identity.release_key import ReleaseKey
 from fedmap_aggregator.store import AnswerRow, BundleRow, DeletionRow, Store, Transaction
+from fedmap_aggregator.studies.records import newest_updates
 from fedmap_aggregator.studies.service import Study, StudyService
 
 _DAY_SECONDS = 86_400
@@ -242,5 +242,4 @@ def _may_count_again(transaction: Transaction, study: Study) -> tuple[AnswerRow,
     following = study.state.rounds_done + 1
     if study.state.over or not study.terms.plan.settings.is_consensus(following, study.terms.rounds):
         return ()
-    rounds = rounds_before(following)
-    return transaction.answers.newest_accepted(study.state.study, rounds, participants(study.state))
+    return newest_updates(transaction, study.state.study, following, participants(study.state))

@@ -9,9 +9,19 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedmap.contract.v1.values import EvaluationAnswer, FitAnswer, GlobalRule, StatisticsAnswer
+from fedmap.contract.v1.values import (
+    EvaluationAnswer,
+    FitAnswer,
+    GlobalRule,
+    Refusal,
+    RoundStatus,
+    SiteScore,
+    StatisticsAnswer,
+    StudyStatus,
+)
 from fedmap.shift.reference import Reference
 from fedmap.study.answer_names import GLOBAL, PERSONAL
+from fedmap.study.terms import StudyTerms
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class RoundRecord:
     absent: tuple[str, ...]  # those of them that count with an earlier update, sorted
     summary: RoundSummary
     closed_unix_ms: int
+    prior_digest: str = ""  # of the prior that it made; empty: it is not kept
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class RefusalRecord:
 class StudyRecord:
     """One study. What was not measured, or not yet, is empty."""
 
+    terms: StudyTerms
     regions: Mapping[str, str]  # of the sites, "" where it has none
     input_names: tuple[str, ...] = ()
     statistics: Mapping[str, StatisticsAnswer] = field(default_factory=dict)
@@ -88,6 +100,31 @@ class StudyRecord:
     reference: Reference | None = None
     evaluations: Mapping[str, EvaluationAnswer] = field(default_factory=dict)
     refusals: tuple[RefusalRecord, ...] = ()
+
+
+def status_of(record: StudyRecord) -> StudyStatus:
+    """A study's status, as far as its record tells it."""
+    plan, regions = record.terms.plan, record.regions
+    return StudyStatus(
+        study=record.terms.study,
+        title=plan.study.title,
+        rounds=record.terms.rounds,
+        terms_digest=record.terms.digest,
+        history=tuple(
+            RoundStatus(**vars(one.summary), absent=one.absent, closed_unix_ms=one.closed_unix_ms)
+            for one in record.rounds
+        ),
+        metric=plan.task.metric,
+        scores=tuple(
+            SiteScore(site, regions.get(site, ""), one.model, one.metric, one.value, one.note)
+            for site, told in sorted(record.evaluations.items())
+            for one in told.scores
+        ),
+        quorum=plan.rounds.quorum,
+        refusals=tuple(
+            Refusal(one.site, one.task, one.code, one.reason, one.at_unix_ms) for one in record.refusals
+        ),
+    )
 
 
 def _mean(found: Sequence[float]) -> float | None:

@@ -22,8 +22,9 @@ from fedmap_aggregator.metrics import AggregatorMetrics
 from fedmap_aggregator.rpc.handlers.enrolment import count_sites, token_hash
 from fedmap_aggregator.store import SiteRow, Store, Transaction
 from fedmap_aggregator.studies.liveness import Liveness
+from fedmap_aggregator.studies.records import study_record
 from fedmap_aggregator.studies.service import Note, Study, StudyService
-from fedmap_aggregator.studies.status_report import MOST_REFUSALS, StudyRecords, study_status
+from fedmap_aggregator.studies.status_report import MOST_REFUSALS, study_status
 
 _HOUR_MS = 3_600_000
 _LONGEST_HOURS = 24 * 90
@@ -158,9 +159,8 @@ class OperatorHandler:
         studies = (self._service.study(request.study),) if request.study else self._service.studies()
         now = self._clock_ms()
         with self._store.reading() as transaction:
-            sites = {row.name: row for row in transaction.sites.list()}
             return values.GetStatusResponse(
-                tuple(self._status(transaction, study, sites, now) for study in studies), now
+                tuple(self._status(transaction, study, now) for study in studies), now
             )
 
     def verify_audit(self) -> values.VerifyAuditResponse:
@@ -202,14 +202,7 @@ class OperatorHandler:
             stage=presence.progress.stage if presence.heard_at else "",
         )
 
-    def _status(
-        self, transaction: Transaction, study: Study, sites: Mapping[str, SiteRow], now: int
-    ) -> values.StudyStatus:
-        name = study.state.study
-        records = StudyRecords(
-            results=transaction.results.list(name),
-            evaluations=transaction.answers.list(name, "evaluate"),
-            refusals=transaction.refusals.newest(name, MOST_REFUSALS),
-        )
+    def _status(self, transaction: Transaction, study: Study, now: int) -> values.StudyStatus:
+        record = study_record(transaction, study.terms, study.state, MOST_REFUSALS)
         presence = {site: self._liveness.presence(site) for site in study.state.members}
-        return study_status(study, records, sites, presence, now)
+        return study_status(study, record, presence, now)

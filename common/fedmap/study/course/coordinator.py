@@ -23,7 +23,7 @@
 (13) A repeated event changes nothing.
 
 No clock, files, threads or logging: the service has those. When a task closes is in `closing`,
-what sites and the estimation worker hand in is in `intake`.
+what sites and computations hand in is in `intake`.
 """
 
 from __future__ import annotations

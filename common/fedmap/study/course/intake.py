@@ -1,4 +1,4 @@
-"""What sites and the estimation worker hand in: answers to the open task, results of the closed one.
+"""What sites and the centre's computations hand in: answers to the open task, results of the closed one.
 
 The numbers are those of the rules in `coordinator`. Content is not judged here: the gate did.
 """

@@ -23,6 +23,7 @@ from fedmap.names import check_site_name
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.answers import told_rule
 from fedmap.study.course.state import OpenTask, TaskKind
+from fedmap.study.record import RefusalRecord
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.headers import GateLimits
 from fedmap_aggregator.gate.updates import check_answer
@@ -42,16 +43,6 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Who was left out of a step, and why."""
-
-    site: str  # or "node N" where no site could be told
-    task: str
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Accepted:
     """An answer that the gate let pass. Abstained: a fit without a weight."""
 
@@ -67,7 +58,7 @@ class Step:
     """What came of one step, by site in sorted order."""
 
     accepted: Mapping[str, Accepted] = field(default_factory=dict)
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusalRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class Exchange:
     ) -> Step:
         """What came of a question. A node whose site is not known yet tells it with its answer."""
         found: list[Accepted] = []
-        refused: list[Refused] = []
+        refused: list[RefusalRecord] = []
         silent = dict(asked)
         for message in replies:
             node = message.metadata.src_node_id
@@ -129,21 +120,23 @@ class Exchange:
             try:
                 one = self._accepted(question, node, known, message, cohort_norm)
             except FedmapError as error:
-                refused.append(Refused(_name(known, node), question.id, error.code, error.message))
+                refused.append(RefusalRecord(_name(known, node), question.id, error.code, error.message))
                 continue
             if (failure := one.answer.failure) is not None:
                 site = one.member.site or _name(known, node)
-                refused.append(Refused(site, question.id, failure.code, failure.reason))
+                refused.append(RefusalRecord(site, question.id, failure.code, failure.reason))
             else:
                 found.append(one)
         for node, known in silent.items():
-            refused.append(Refused(_name(known, node), question.id, SILENT, "no answer before the deadline"))
+            refused.append(
+                RefusalRecord(_name(known, node), question.id, SILENT, "no answer before the deadline")
+            )
         times = Counter(one.member.site for one in found)
         for one in found:
             if times[one.member.site] > 1:  # one of them is not who it says
                 site, code = one.member.site, RejectedError.code
                 reason = f"{times[site]} nodes answer for this site: give every SuperNode a name of its own"
-                refused.append(Refused(site, question.id, code, reason))
+                refused.append(RefusalRecord(site, question.id, code, reason))
         single = {one.member.site: one for one in found if times[one.member.site] == 1}
         accepted = {site: single[site] for site in sorted(single)}
         return Step(accepted, tuple(sorted(refused, key=lambda one: one.site)))

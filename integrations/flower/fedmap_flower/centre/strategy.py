@@ -32,7 +32,7 @@ from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.answers import content_as, terms_of
 from fedmap.study.centre_step import CentreStep
-from fedmap.study.record import PriorMade, RoundRecord, RoundSummary, summary_of
+from fedmap.study.record import PriorMade, RefusalRecord, RoundRecord, RoundSummary, summary_of
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,
@@ -43,7 +43,7 @@ from fedmap.study.tensors.parameter_files import (
 )
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.headers import GateLimits
-from fedmap_flower.centre.exchange import Accepted, Exchange, Member, Question, Refused, Step
+from fedmap_flower.centre.exchange import Accepted, Exchange, Member, Question, Step
 from fedmap_flower.centre.grid_nodes import wait_for_nodes
 from fedmap_flower.records import tensor_bytes, tensor_record
 
@@ -66,7 +66,7 @@ class FedMAP(Strategy):
         self.members: dict[str, Member] = {}  # who takes part, by site
         self.statistics: Mapping[str, Accepted] = {}
         self.evaluations: Mapping[str, Accepted] = {}
-        self.refused: list[Refused] = []
+        self.refused: list[RefusalRecord] = []
         self.rounds: list[RoundRecord] = []
         self.rule = DecisionRule()
         self.reference: Reference | None = None
@@ -96,7 +96,7 @@ class FedMAP(Strategy):
             ),
         )
         for site, reason in sorted(pooled.excluded.items()):
-            self._refuse((Refused(site, "statistics", "data", reason),))
+            self._refuse((RefusalRecord(site, "statistics", "data", reason),))
         self.statistics = {s: one for s, one in found.accepted.items() if s not in pooled.excluded}
         self._require(self.statistics, "statistics")
         self.members = {site: one.member for site, one in self.statistics.items()}
@@ -208,7 +208,7 @@ class FedMAP(Strategy):
         self._refuse(found.refused)
         return found
 
-    def _refuse(self, refused: Iterable[Refused]) -> None:
+    def _refuse(self, refused: Iterable[RefusalRecord]) -> None:
         for one in refused:
             self.refused.append(one)
             log(WARNING, "no usable answer of %s to %s: %s (%s)", one.site, one.task, one.reason, one.code)
@@ -217,7 +217,7 @@ class FedMAP(Strategy):
         self,
         accepted: Mapping[str, Accepted],
         what: str,
-        refused: Iterable[Refused] = (),
+        refused: Iterable[RefusalRecord] = (),
         least: int | None = None,
     ) -> None:
         needed = self.terms.plan.rounds.quorum if least is None else least
