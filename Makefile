@@ -116,7 +116,7 @@ $(PREVIOUS_HOME)/.installed:
 
 proto: $(READY) ## generate code from the contract in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ifedmap/contract/v1=proto/fedmap/v1 \
-	  --python_out=common --mypy_out=quiet:common --grpc_python_out=common --mypy_grpc_out=quiet:common \
+	  --python_out=common --mypy_out=quiet:common \
 	  $(patsubst proto/fedmap/v1/%,fedmap/contract/v1/%,$(wildcard proto/fedmap/v1/*.proto))
 	$(BIN)/python proto/generate_values.py
 

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from fedmap.contract.v1 import bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2
+from fedmap.contract import wire
 from fedmap.errors import LimitError, NotAllowedError
 from fedmap.trust.pki import CertificateAuthority, Identity, Role, certificate_facts, new_key
 from fedmap_aggregator.identity.callers import (
@@ -49,18 +49,15 @@ def _pem(authority: CertificateAuthority, role: Role, name: str = "") -> bytes:
     return authority.issue(new_key().public_key(), Identity(role, name), 90, NOW)
 
 
-def _every_rpc() -> set[str]:
-    files = (bundles_pb2, enrolment_pb2, federation_pb2, operator_pb2)
-    services = [service for file in files for service in file.DESCRIPTOR.services_by_name.values()]
-    return {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+EVERY_RPC = {rpc.path for name in wire.service_names() for rpc in wire.rpcs(name).values()}
 
 
 def test_every_call_of_the_contract_has_its_row_and_no_row_is_left_over() -> None:
     ours = {rpc for rpc in AUTHORISATION if rpc.startswith("/fedmap.")}
-    assert ours == _every_rpc()
+    assert ours == EVERY_RPC
 
 
-@pytest.mark.parametrize("rpc", sorted(_every_rpc()))
+@pytest.mark.parametrize("rpc", sorted(EVERY_RPC))
 def test_no_call_of_the_contract_is_open_to_two_roles(rpc: str) -> None:
     allowed = [
         role for role in ("aggregator", "site", "operator", "joining") if role in AUTHORISATION[rpc].roles
@@ -77,7 +74,7 @@ def test_a_call_that_is_not_in_the_table_is_denied_to_everybody() -> None:
 def test_the_aggregators_own_certificate_opens_nothing_but_health() -> None:
     own = Caller("aggregator", "", 0, "1")
     authorise("/grpc.health.v1.Health/Check", own)
-    for rpc in _every_rpc():
+    for rpc in EVERY_RPC:
         with pytest.raises(NotAllowedError):
             authorise(rpc, own)
 
@@ -86,7 +83,7 @@ def test_the_aggregators_own_certificate_opens_nothing_but_health() -> None:
 def test_t2_and_t3_sites_fetch_bundles_and_take_no_part_in_training(tier: int) -> None:
     caller = Caller("site", "clinic", tier, "1")
     allowed = set()
-    for rpc in _every_rpc():
+    for rpc in EVERY_RPC:
         try:
             authorise(rpc, caller)
         except NotAllowedError:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedmap.contract.v1 import federation_pb2 as pb
+from fedmap.transport.chunk_messages import tensors_part
 from fedmap.transport.chunks import byte_chunks
 from tests.bench.bare_stream import bare_client, bare_server
 from tests.bench.federation import bench_federation
@@ -88,5 +88,5 @@ def measure(width: int = 5_000, turns: int = 5) -> Iterator[Row]:
 
 def wire_ratio(data: bytes) -> float:
     """What goes into the messages, over the tensor bytes (TLS and HTTP/2 framing add under 0.2 %)."""
-    sent = sum(len(pb.SubmitAnswerRequest(chunk=c).SerializeToString()) + 5 for c in byte_chunks(data))
+    sent = sum(len(tensors_part(c)) + 5 for c in byte_chunks(data))
     return sent / len(data)

@@ -16,11 +16,10 @@ PACKAGE = Path("fedmap") / "contract" / "v1"
 def test_the_committed_code_is_what_the_contract_generates(tmp_path: Path) -> None:
     sources = sorted(path.name for path in PROTO.glob("*.proto"))
     assert sources
-    # The plugins (mypy, grpc) stand beside the interpreter of the virtual environment.
+    # The plugin for mypy stands beside the interpreter of the virtual environment.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PACKAGE}={PROTO}"]
     command += [f"--python_out={tmp_path}", f"--mypy_out=quiet:{tmp_path}"]
-    command += [f"--grpc_python_out={tmp_path}", f"--mypy_grpc_out=quiet:{tmp_path}"]
     command += [str(PACKAGE / name) for name in sources]
     made = subprocess.run(
         command, env={**os.environ, "PATH": path}, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import StateError, StorageError
-from fedmap.transport.channel_options import CHUNK, MIB, client_options, server_options
+from fedmap.transport.channel_options import CHUNK, client_options, server_options
 from fedmap.transport.chunks import byte_chunks, file_chunks
 
 
@@ -44,11 +43,6 @@ def test_an_offset_past_the_end_is_refused(tmp_path: Path, offset: int) -> None:
 def test_a_missing_file_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such file"):
         list(file_chunks(tmp_path / "missing"))
-
-
-def test_a_message_with_a_full_piece_stays_within_one_mebibyte() -> None:
-    for message in (pb.SubmitAnswerRequest(chunk=bytes(CHUNK)), pb.FetchPriorResponse(chunk=bytes(CHUNK))):
-        assert message.ByteSize() <= MIB
 
 
 def test_only_a_given_proxy_is_used() -> None:

@@ -1,6 +1,6 @@
 """Version 1 of the contract.
 
 In: protobuf bytes.
-Out: messages and stubs.
+Out: messages and values.
 May import: nothing of ours.
 """
