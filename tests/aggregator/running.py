@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedmap.contract.v1 import values
 from fedmap.process.settings import parse_config
 from fedmap.transport.channel_options import client_options
 from fedmap.transport.chunk_messages import UploadPart, answer_part, tensors_part
-from fedmap.transport.client import ContractClient
+from fedmap.transport.client import ContractClient, Credentials, Route
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.config import AggregatorConfig
 from fedmap_aggregator.identity.initialise import initialise, load_authority, pki_paths
@@ -53,20 +53,11 @@ class Clock:
             self.ahead_ms = 0
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """What a client shows, and whom it trusts."""
-
-    certificate: bytes
-    key: bytes = field(repr=False)
-    ca: bytes
-
-
 class Client(ContractClient):
     """One caller's channel."""
 
     def __init__(self, address: str, credentials: Credentials, name: str) -> None:
-        super().__init__(address, "", credentials.ca, credentials.key, credentials.certificate)
+        super().__init__(Route(address), credentials)
         self.credentials = credentials
         self.name = name
 
@@ -118,7 +109,7 @@ class Running:
 
     def channel(self, credentials: Credentials) -> grpc.Channel:
         """For calls that are not of the contract."""
-        secure = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+        secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
         return self._stack.enter_context(grpc.secure_channel(self.address, secure, client_options()))
 
     @property

@@ -25,11 +25,12 @@ from fedmap.study.models import model_of
 from fedmap.study.plan import FeatureBlock, StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.terms import StudyTerms
+from fedmap.transport.client import Credentials, Route
 from fedmap.trust import pki
 from fedmap.trust.pki import Identity
 from fedmap_aggregator.operator.client import OperatorClient
 from fedmap_site.identity.enrolment import read_joining
-from fedmap_site.link.connection import Connection, Credentials, Route
+from fedmap_site.link.connection import Connection
 
 WAIT_SECONDS = 30
 ROWS, LOSS = 1000, 0.4  # of a site, per row

@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 
 from fedmap.transport.channel_options import CHUNK
-from fedmap_site.link.connection import Credentials
+from fedmap.transport.client import Credentials
 
 THREADS = 16
 

@@ -25,7 +25,7 @@ from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
 from fedmap.study.plan import load_plan
 from fedmap.study.tensors.parameter_files import decode_prior
-from fedmap.transport.client import ContractClient
+from fedmap.transport.client import ContractClient, Credentials, Route
 from fedmap.trust.pki import Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_lab.local.federation import LocalFederation, free_port
@@ -134,8 +134,8 @@ class Released:
         raise AssertionError("the link was not spent")
 
     def _client(self, authority: bytes, key: bytes, certificate: bytes) -> ContractClient:
-        address = f"localhost:{self.federation.port}"
-        return ContractClient(address, "", authority, key, certificate)
+        credentials = Credentials(certificate, key, authority)
+        return ContractClient(Route(f"localhost:{self.federation.port}"), credentials)
 
 
 def ask(connection: http.client.HTTPSConnection, path: str, method: str = "GET", **headers: str) -> Answer:

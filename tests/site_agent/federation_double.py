@@ -23,10 +23,11 @@ from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
 from fedmap.transport.channel_options import server_options
 from fedmap.transport.chunks import byte_chunks
+from fedmap.transport.client import Credentials, Route
 from fedmap.transport.status import to_status, to_trailers
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key
 from fedmap_site.identity.files import SiteIdentity
-from fedmap_site.link.connection import Connection, Credentials, Route
+from fedmap_site.link.connection import Connection
 
 REQUESTS = {
     wire.rpc_of(kind).path.rsplit("/")[-1]: kind

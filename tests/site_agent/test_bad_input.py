@@ -16,10 +16,11 @@ import pytest
 from fedmap.errors import StorageError, UnreachableError
 from fedmap.process.findings import Finding
 from fedmap.process.settings import read_config
+from fedmap.transport.client import Route
 from fedmap_site.checkup.doctor import before_running, examine
 from fedmap_site.config import SiteConfig
 from fedmap_site.identity.files import LINK, write_identity
-from fedmap_site.link.connection import Connection, Route
+from fedmap_site.link.connection import Connection
 from tests.aggregator.commands import agent
 from tests.bad_input import OTHER_USER, as_other_user, fill, mounted, open_folder
 from tests.lab.conftest import BINARY_PLAN

@@ -20,7 +20,8 @@ from fedmap.errors import (
 )
 from fedmap.files.digests import sha256_hex
 from fedmap.transport.channel_options import CHUNK
-from fedmap_site.link.connection import Connection, Route
+from fedmap.transport.client import Route
+from fedmap_site.link.connection import Connection
 from tests.site_agent.federation_double import AggregatorDouble, Authority
 
 PRIOR = os.urandom(3 * CHUNK + 17)

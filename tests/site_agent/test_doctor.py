@@ -13,11 +13,11 @@ import pytest
 
 from fedmap.errors import NotAllowedError
 from fedmap.process.findings import Finding
+from fedmap.transport.client import Route
 from fedmap_site.checkup import site as site_checks
 from fedmap_site.checkup.doctor import examine
 from fedmap_site.checkup.network import check_way
 from fedmap_site.identity.files import LINK, write_identity
-from fedmap_site.link.connection import Route
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import ConfigError, FedmapError, IntegrityError, NotAllowedError, RejectedError, StateError
+from fedmap.transport.client import Credentials, Route
 from fedmap.trust.certificates import Identity, certificate_facts
 from fedmap.trust.pki import check_csr, fits
 from fedmap_site.identity.enrolment import (
@@ -24,7 +25,7 @@ from fedmap_site.identity.enrolment import (
     settle,
 )
 from fedmap_site.identity.files import GENERATIONS, LINK, SiteIdentity, open_to_others, read_identity
-from fedmap_site.link.connection import Connection, Credentials, Route
+from fedmap_site.link.connection import Connection
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 
 

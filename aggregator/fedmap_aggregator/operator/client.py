@@ -13,7 +13,7 @@ from fedmap.contract.v1 import values
 from fedmap.files.durable import DurableWriter
 from fedmap.transport.chunk_messages import serialise_chunk
 from fedmap.transport.chunks import file_chunks
-from fedmap.transport.client import TRANSFER_SECONDS, ContractClient
+from fedmap.transport.client import TRANSFER_SECONDS, ContractClient, Credentials, Route
 from fedmap_aggregator.identity.profile import OperatorProfile
 
 Action = Literal["start", "pause", "resume", "abort"]
@@ -23,10 +23,8 @@ class OperatorClient(ContractClient):
     """One operator's connection. Use it in a `with` block."""
 
     def __init__(self, profile: OperatorProfile) -> None:
-        authority, key, certificate = (
-            text.encode() for text in (profile.ca, profile.key, profile.certificate)
-        )
-        super().__init__(profile.address, profile.proxy, authority, key, certificate)
+        pems = (profile.certificate, profile.key, profile.ca)
+        super().__init__(Route(profile.address, profile.proxy), Credentials(*(pem.encode() for pem in pems)))
 
     def invite(self, site: str, tier: int, region: str, valid_hours: int = 0) -> values.InviteResponse:
         """A one-time token for a site; 0 hours: the aggregator's setting."""

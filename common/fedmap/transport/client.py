@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -30,13 +31,34 @@ _HEALTH, _SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
 V = TypeVar("V")
 
 
+@dataclass(frozen=True)
+class Credentials:
+    """What a channel shows and whom it trusts, in PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authority: bytes
+
+
+@dataclass(frozen=True)
+class Route:
+    """Whom to dial, and through what."""
+
+    address: str
+    proxy: str = field(default="", repr=False)
+
+
 class ContractClient:
     """One channel over mutual TLS. Its methods may be called from several threads."""
 
-    def __init__(self, address: str, proxy: str, authority: bytes, key: bytes, certificate: bytes) -> None:
-        secure = grpc.ssl_channel_credentials(authority, key, certificate)
-        options = [*client_options(proxy), ("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.secure_channel(address, secure, options=options)
+    def __init__(self, route: Route, credentials: Credentials) -> None:
+        self._route = route
+        self._channel = _opened(route, credentials)
+
+    def renew_with(self, credentials: Credentials) -> None:
+        """Dial anew with another certificate; calls under way on the old channel are cut off."""
+        old, self._channel = self._channel, _opened(self._route, credentials)
+        old.close()
 
     def close(self) -> None:
         self._channel.close()
@@ -113,6 +135,12 @@ class ContractClient:
             request_serializer=wire.write,
             response_deserializer=wire.reader(answer),
         )
+
+
+def _opened(route: Route, credentials: Credentials) -> grpc.Channel:
+    secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    options = [*client_options(route.proxy), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.secure_channel(route.address, secure, options=options)
 
 
 @contextmanager

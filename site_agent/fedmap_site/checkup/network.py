@@ -21,8 +21,8 @@ from cryptography import x509
 
 from fedmap.process.addresses import host_of, port_of
 from fedmap.process.findings import Finding, failed, passed
+from fedmap.transport.client import Route
 from fedmap.trust.certificates import alternative_names
-from fedmap_site.link.connection import Route
 
 SECONDS = 10.0
 _EXPIRED, _NOT_YET = 10, 9  # OpenSSL's X509_V_ERR_ numbers

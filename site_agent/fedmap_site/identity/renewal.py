@@ -11,10 +11,11 @@ import datetime
 from pathlib import Path
 
 from fedmap.errors import ConfigError
+from fedmap.transport.client import Credentials
 from fedmap.trust.certificates import CertificateFacts, certificate_facts
 from fedmap_site.identity.enrolment import accept_certificate, new_request, settle
 from fedmap_site.identity.files import SiteIdentity, read_identity
-from fedmap_site.link.connection import Connection, Credentials
+from fedmap_site.link.connection import Connection
 
 RETRY_SECONDS = 600.0
 

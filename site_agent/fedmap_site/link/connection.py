@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fedmap.contract.v1 import values
 from fedmap.errors import IntegrityError
@@ -23,7 +19,7 @@ from fedmap.process.fault_points import reach
 from fedmap.transport.channel_options import CHUNK
 from fedmap.transport.chunk_messages import answer_part, tensors_part
 from fedmap.transport.chunks import file_chunks
-from fedmap.transport.client import CALL_SECONDS, ContractClient
+from fedmap.transport.client import CALL_SECONDS, ContractClient, Credentials, Route
 from fedmap.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL
 
 Counted = Callable[[int], None]
@@ -33,25 +29,8 @@ def _uncounted(_: int) -> None:
     return None
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """What a channel shows and whom it trusts, in PEM."""
-
-    certificate: bytes
-    key: bytes = field(repr=False)
-    authority: bytes
-
-
-@dataclass(frozen=True)
-class Route:
-    """Whom to dial, and through what."""
-
-    address: str
-    proxy: str = field(default="", repr=False)
-
-
-class Connection:
-    """One channel to the aggregator. Its methods may be called from several threads."""
+class Connection(ContractClient):
+    """One site's channel to the aggregator."""
 
     def __init__(
         self,
@@ -61,75 +40,55 @@ class Connection:
         sent: Counted = _uncounted,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._route = route
+        super().__init__(route, credentials)
         self._received = received
         self._sent = sent
         self._heard = heard
-        self._lock = threading.Lock()
-        self._client = _open(route, credentials)
-
-    def renew_with(self, credentials: Credentials) -> None:
-        """Dial anew with another certificate; calls under way on the old channel are cut off."""
-        fresh = _open(self._route, credentials)
-        with self._lock:
-            old, self._client = self._client, fresh
-        old.close()
-
-    def close(self) -> None:
-        self._now().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Enrolment
 
     def enrol(self, site: str, token: str, csr_pem: bytes, version: str) -> values.EnrolResponse:
         """A certificate for a token, over the joining certificate."""
-        return self._now().ask(values.EnrolRequest(site, token, csr_pem, version), values.EnrolResponse)
+        return self.ask(values.EnrolRequest(site, token, csr_pem, version), values.EnrolResponse)
 
     def renew(self, csr_pem: bytes) -> bytes:
         """A certificate for a new key, over the current one."""
-        return self._now().ask(values.RenewRequest(csr_pem), values.RenewResponse).certificate_pem
+        return self.ask(values.RenewRequest(csr_pem), values.RenewResponse).certificate_pem
 
     # Studies
 
     def hello(self, version: str, seconds: float = CALL_SECONDS) -> values.HelloResponse:
         """Exchange versions and clocks."""
         request = values.HelloRequest(OLDEST_PROTOCOL, PROTOCOL, version)
-        answer = self._now().ask(request, values.HelloResponse, seconds)
+        answer = self.ask(request, values.HelloResponse, seconds)
         self._heard()
         return answer
 
     def studies(self) -> tuple[values.OfferedStudy, ...]:
         """The studies that this site is invited to."""
-        return self._now().ask(values.ListStudiesRequest(), values.ListStudiesResponse).studies
+        return self.ask(values.ListStudiesRequest(), values.ListStudiesResponse).studies
 
     def approve(self, study: str, terms_digest: str) -> None:
-        self._now().ask(values.ApproveRequest(study, terms_digest), values.ApproveResponse)
+        self.ask(values.ApproveRequest(study, terms_digest), values.ApproveResponse)
 
     def leave(self, study: str) -> None:
-        self._now().ask(values.LeaveRequest(study), values.LeaveResponse)
+        self.ask(values.LeaveRequest(study), values.LeaveResponse)
 
     # Bundles
 
     def bundles(self) -> tuple[values.Bundle, ...]:
         """The released bundles that this site may have."""
-        return self._now().ask(values.ListBundlesRequest(), values.ListBundlesResponse).bundles
+        return self.ask(values.ListBundlesRequest(), values.ListBundlesResponse).bundles
 
     def fetch_bundle(self, name: str, version: int, offset: int) -> Iterator[memoryview]:
         """The bytes of a bundle from an offset on, as they arrive. Nothing of them is checked here."""
-        for chunk in self._now().chunks(values.FetchBundleRequest(name, version, offset)):
+        for chunk in self.chunks(values.FetchBundleRequest(name, version, offset)):
             self._received(len(chunk))
             yield chunk
 
     def withdrawals(self) -> bytes:
         """The signed list of withdrawn bundles."""
-        return self._now().ask(values.GetWithdrawalsRequest(), values.GetWithdrawalsResponse).signed_list
+        return self.ask(values.GetWithdrawalsRequest(), values.GetWithdrawalsResponse).signed_list
 
     # Tasks
 
@@ -143,7 +102,7 @@ class Connection:
         """The next task, or None: after the wait, or as soon as `interrupted` says so."""
         request = values.NextTaskRequest(instance, tuple(in_hand), wait_seconds)
         longest = wait_seconds + CALL_SECONDS
-        answer = self._now().ask_unless(interrupted, request, values.NextTaskResponse, longest)
+        answer = self.ask_unless(interrupted, request, values.NextTaskResponse, longest)
         if answer is None:
             return None
         self._heard()
@@ -151,7 +110,7 @@ class Connection:
 
     def heartbeat(self, request: values.HeartbeatRequest) -> bool:
         """A sign of life; whether the task it names is still open."""
-        answer = self._now().ask(request, values.HeartbeatResponse)
+        answer = self.ask(request, values.HeartbeatResponse)
         self._heard()
         return answer.task_open
 
@@ -181,7 +140,7 @@ class Connection:
     def submit(self, answer: bytes, tensors: Path | None) -> values.Receipt:
         """Send one answer with its tensors; the receipt means that it is on the aggregator's disk."""
         parts = self._parts(answer, tensors)
-        done = self._now().upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
+        done = self.upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
         reach("agent.uploaded_without_receipt")
         return done.receipt or values.Receipt()
 
@@ -198,7 +157,7 @@ class Connection:
                 while kept := file.read(CHUNK):
                     running.update(kept)
                 request = values.FetchPriorRequest(study, digest, have)
-                for chunk in self._now().chunks(request) if have < size else ():
+                for chunk in self.chunks(request) if have < size else ():
                     have += len(chunk)
                     if have > size:
                         break
@@ -223,13 +182,3 @@ class Connection:
             yield tensors_part(chunk)
             sent += len(chunk)
             self._sent(len(chunk))
-
-    def _now(self) -> ContractClient:
-        with self._lock:
-            return self._client
-
-
-def _open(route: Route, credentials: Credentials) -> ContractClient:
-    return ContractClient(
-        route.address, route.proxy, credentials.authority, credentials.key, credentials.certificate
-    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmap.errors import ConfigError
+from fedmap.transport.client import Route
 from fedmap_site.config import AggregatorSection
-from fedmap_site.link.connection import Route
 from fedmap_site.link.https import PROXY
 
 
