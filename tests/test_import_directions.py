@@ -32,7 +32,7 @@ ROOMS = {
         *("errors", "names", "contract", "files", "process", "trust"),
         *("algorithm.settings", "algorithm.seeding", "algorithm.examples"),
         *("algorithm.model", "algorithm.prior", "algorithm.fit", "algorithm.pooling", "algorithm"),
-        *("outcomes", "metrics", "study.plan", "scoring", "data.table", "data.rules", "data.eicu", "data"),
+        *("outcomes", "metrics", "study.plan", "scoring", "data.table", "data.rules", "data"),
         *("shift.told", "shift", "study.course", "study.tensors", "study"),
         *("bundles.manifest", "bundles.moments", "bundles.card", "bundles", "transport", "web"),
     ),
@@ -47,7 +47,7 @@ ROOMS = {
         *("cli.options", "cli.bundles", "cli"),
     ),
     "fedmap_lab": (
-        *("wording", "cohorts", "federation", "methods.names", "methods", "simulation", "statistics"),
+        *("wording", "eicu", "cohorts", "federation", "methods.names", "methods", "simulation", "statistics"),
         *("comparison", "report.facts", "report.prior", "report.figures", "report.page", "report"),
         *("local", "bench", "cli"),
     ),
@@ -105,7 +105,7 @@ LIBRARY_IO = frozenset(
     ]
 )
 
-PANDAS_MODULES = ("fedmap.data", "fedmap_lab.cohorts", "fedmap_lab.cohorts.public_data")
+PANDAS_MODULES = ("fedmap.data", "fedmap_lab.eicu", "fedmap_lab.cohorts")
 GRPC_MODULES = (
     "fedmap.contract",
     "fedmap.transport",

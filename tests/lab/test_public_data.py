@@ -11,14 +11,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedmap.data.eicu.extraction import EicuRules
-from fedmap.data.eicu.tables import PHYSIOLOGY
-from fedmap.data.eicu.vocabulary import from_json
 from fedmap.data.loading import load_site
 from fedmap.errors import DataError, FedmapError
 from fedmap.study.plan import load_plan
 from fedmap_lab.cohorts.public_data import ImportSummary, import_eicu, import_tcga_brca, import_uci_heart
-from tests.common.data.eicu_ward import Ward
+from fedmap_lab.eicu.extraction import EicuRules
+from fedmap_lab.eicu.tables import PHYSIOLOGY
+from fedmap_lab.eicu.vocabulary import from_json
+from tests.lab.eicu.ward import Ward
 
 PROJECT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))

@@ -44,8 +44,8 @@ from fedmap.study.tensors.parameter_files import (
     decode_theta,
     encode_prior,
 )
-from fedmap.study.tensors.update_reader import UpdateReader
 from fedmap.study.terms import parse_terms
+from fedmap_aggregator.estimation.update_reader import UpdateReader
 from fedmap_aggregator.store.blobs import BlobStore
 
 # -P: never from the folder it is started in, which may be a checkout of another version.

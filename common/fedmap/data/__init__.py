@@ -5,5 +5,5 @@ encode, `split` divides. pandas stays inside this package.
 
 In: a file, a plan.
 Out: `SiteDataset`; faults that name a column and a count, never a row.
-May import: data.table, data.rules, data.eicu, scoring and below.
+May import: data.table, data.rules, scoring and below.
 """

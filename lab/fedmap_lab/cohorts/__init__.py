@@ -4,5 +4,5 @@ A cohort is a directory of `sites.csv`, one file per site and, where it is synth
 
 In: a name, a scale, a seed; or public files.
 Out: a cohort directory.
-May import: fedmap.
+May import: wording, eicu, fedmap.
 """

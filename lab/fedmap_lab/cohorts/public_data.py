@@ -20,8 +20,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedmap.data.eicu.extraction import EicuRules, EicuStays, extract_stays, wide_table
-from fedmap.data.eicu.tables import (
+from fedmap.data.table.site_dataset import Exclusion
+from fedmap.errors import DataError, FedmapError
+from fedmap_lab.eicu.extraction import EicuRules, EicuStays, extract_stays, wide_table
+from fedmap_lab.eicu.tables import (
     HOSPITAL,
     PATIENT,
     UNKNOWN_REGION,
@@ -30,9 +32,7 @@ from fedmap.data.eicu.tables import (
     regions_of_hospitals,
     split_by_site,
 )
-from fedmap.data.eicu.vocabulary import Vocabulary, count_terms, pool_vocabulary, to_json
-from fedmap.data.table.site_dataset import Exclusion
-from fedmap.errors import DataError, FedmapError
+from fedmap_lab.eicu.vocabulary import Vocabulary, count_terms, pool_vocabulary, to_json
 
 _HEART_FILE = "flamby_split_740.csv"
 _HEART_SITES = ("cleveland", "hungary", "switzerland", "va")  # FLamby's site numbers 0 to 3

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmap.data.eicu.vocabulary import (
+from fedmap.errors import DataError
+from fedmap_lab.eicu.vocabulary import (
     SiteTermCounts,
     TermCount,
     Vocabulary,
@@ -20,7 +21,6 @@ from fedmap.data.eicu.vocabulary import (
     pool_vocabulary,
     to_json,
 )
-from fedmap.errors import DataError
 
 TERMS = st.from_regex(r"(drug|dx)_[a-z0-9]{1,6}", fullmatch=True)
 

@@ -2,5 +2,5 @@
 
 In: PhysioNet’s tables.
 Out: a table for each site, a frozen vocabulary.
-May import: data.rules and below.
+May import: fedmap.
 """

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedmap.data.eicu.tables import PATIENT, PHYSIOLOGY, STAY, EicuTables
-from fedmap.data.eicu.vocabulary import Vocabulary, encode
 from fedmap.data.table.site_dataset import Exclusion
+from fedmap_lab.eicu.tables import PATIENT, PHYSIOLOGY, STAY, EicuTables
+from fedmap_lab.eicu.vocabulary import Vocabulary, encode
 
 DRUG_PREFIX = "drug_"
 DIAGNOSIS_PREFIX = "dx_"

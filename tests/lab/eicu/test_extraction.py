@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmap.data.eicu.extraction import (
+from fedmap.errors import DataError
+from fedmap_lab.eicu.extraction import (
     EicuRules,
     EicuStays,
     age_in_years,
@@ -23,10 +24,9 @@ from fedmap.data.eicu.extraction import (
     physiology,
     wide_table,
 )
-from fedmap.data.eicu.tables import PHYSIOLOGY, EicuTables, load_eicu_tables, split_by_site
-from fedmap.data.eicu.vocabulary import Vocabulary
-from fedmap.errors import DataError
-from tests.common.data.eicu_ward import GCS, VITALS, Ward
+from fedmap_lab.eicu.tables import PHYSIOLOGY, EicuTables, load_eicu_tables, split_by_site
+from fedmap_lab.eicu.vocabulary import Vocabulary
+from tests.lab.eicu.ward import GCS, VITALS, Ward
 
 DEMO = Path(os.environ.get("FEDMAP_DATA", Path(__file__).parents[4] / "shared" / "data")) / "eicu_demo"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedmap.data.eicu.extraction import EicuRules, EicuStays, extract_stays
-from fedmap.data.eicu.tables import EicuTables, load_eicu_tables
+from fedmap_lab.eicu.extraction import EicuRules, EicuStays, extract_stays
+from fedmap_lab.eicu.tables import EicuTables, load_eicu_tables
 
 ROOT = "notes/Progress Notes/Physical Exam/Physical Exam"
 VITALS = f"{ROOT}/Constitutional/Vital Sign and Physiological Data"
