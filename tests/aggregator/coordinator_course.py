@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedmap.study.course import events
@@ -11,6 +12,9 @@ from fedmap.study.course.questions import current_step, tasks_for
 from fedmap.study.course.state import AnswerStatus, OpenTask, StudyState, new_study
 
 DEADLINE_MS = 60_000
+
+
+_STATUS: Mapping[str, AnswerStatus] = {"+": "accepted", "0": "abstained", "!": "failed", "?": "rejected"}
 
 
 @dataclass
@@ -71,6 +75,24 @@ class Course:
         for site in sorted(self.state.members):
             if tasks_for(self.state, site) is not None:
                 self.answer(site)
+
+    def play(self, script: str) -> None:
+        """Words in turn: a+ accepted, a0 abstained, a! failed, a? refused, ~a silent, ^a heard, -a left, |
+        the deadline passes, p paused, r resumed.
+        """
+        for word in script.split():
+            first, rest = word[0], word[1:]
+            match word:
+                case "|":
+                    self.pass_deadline()
+                case "p":
+                    self.send(events.Paused(self.now))
+                case "r":
+                    self.send(events.Resumed(self.now))
+                case _ if first in "~^-":
+                    {"~": self.silent, "^": self.heard, "-": self.leave}[first](rest)
+                case _:
+                    self.answer(first, status=_STATUS[rest])
 
     def go_to(self, step: str) -> Course:
         """Every site does as it is asked until this task is open."""

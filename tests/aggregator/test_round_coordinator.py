@@ -77,35 +77,58 @@ def test_the_steps_follow_one_another_in_one_order() -> None:
 # --- who is waited for
 
 
-def test_a_live_site_that_has_not_answered_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("script", "closing", "counted"),
+    [
+        pytest.param("a+ b+", "c+", "abc", id="a live site that has not answered is waited for"),
+        pytest.param("~c a+", "b+", "ab", id="a dead site is not waited for"),
+        pytest.param("a+ b+", "~c", "ab", id="a site that dies last frees the round at once"),
+        pytest.param("~c ^c a+ b+", "c+", "abc", id="a dead site that comes back is waited for"),
+        pytest.param("a+ b+", "-c", "ab", id="a site that leaves frees the round"),
+        pytest.param("a+ b+ -b", "c+", "ac", id="the answer of a site that leaves is not used"),
+        pytest.param("a+ b+", "|", "ab", id="the deadline closes with the quorum"),
+        pytest.param("a+ |", "b+", "ab", id="below quorum the round waits past its deadline"),
+        pytest.param("a+ b0 |", "c+", "ac", id="a site without a weight does not count towards the quorum"),
+        pytest.param("c! a+", "b+", "ab", id="a failing site is marked and the round goes on"),
+        pytest.param("c? c! c+ a+", "b+", "abc", id="a failed answer can be made good"),
+        pytest.param("a+ b! | b+", "|", "ab", id="a hanging site keeps no failed one from trying again"),
+        pytest.param("a+ b! -c ~b | ^b", "b+", "ab", id="a dead site that failed is asked again when heard"),
+        pytest.param("p a+ b+ c+ |", "r", "abc", id="while paused answers are taken and nothing closes"),
+        pytest.param("a+ b+ p ~c", "r", "ab", id="a site silent during a pause is not waited for after it"),
+        pytest.param("a+ b+ p -c", "r", "ab", id="a site that left in a pause is not waited for after it"),
+        pytest.param("~c -c ^c a+", "b+", "ab", id="a silent site that left and is heard again stays out"),
+    ],
+)
+def test_a_round_closes_only_when_nobody_is_waited_for(script: str, closing: str, counted: str) -> None:
     study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
+    study.play(script)
     assert not study.state.computing
-    study.answer("c")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b", "c")),)
+    study.play(closing)
+    assert study.last == (Compute("round-1", "fit", 1, tuple(counted)),)
+    study.compute()
+    assert study.task.asked == participants(study.state), "who failed is asked again in the next round"
 
 
-def test_a_dead_site_is_not_waited_for() -> None:
+def test_time_alone_closes_nothing_before_the_deadline() -> None:
     study = started("a", "b", "c").go_to("round-1")
-    study.silent("c")
-    study.answer("a", "b")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
+    study.play("a+ b+")
+    assert next_tick(study.state, study.now) == study.task.deadline_at
+    assert study.pass_time(DEADLINE_MS - 1) == ()
+    assert study.pass_time(1) == (Compute("round-1", "fit", 1, ("a", "b")),)
 
 
-def test_a_site_that_dies_last_frees_the_round_at_once() -> None:
+def test_past_its_deadline_a_round_below_quorum_shows_who_is_late() -> None:
     study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
-    study.silent("c")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
+    study.play("a+ |")
+    assert next_tick(study.state, study.now) is None
+    assert [is_late(study.state, site, study.now) for site in "abc"] == [False, True, True]
 
 
-def test_a_dead_site_that_comes_back_is_waited_for_and_has_its_task() -> None:
+def test_a_site_that_left_takes_no_part() -> None:
     study = started("a", "b", "c").go_to("round-1")
-    study.silent("c")
-    study.heard("c")
-    study.answer("a", "b")
-    assert not study.state.computing
-    assert tasks_for(study.state, "c") == study.task
+    study.play("a+ b+ -b")
+    with pytest.raises(StateError, match="takes no part"):
+        study.answer("b")
 
 
 def test_a_dead_site_costs_no_later_round_its_deadline() -> None:
@@ -113,26 +136,6 @@ def test_a_dead_site_costs_no_later_round_its_deadline() -> None:
     study.silent("c")
     study.go_to("evaluate")
     assert study.now < study.task.deadline_at
-
-
-def test_a_site_that_leaves_frees_the_round() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
-    study.leave("c")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-    study.compute()
-    assert study.task.asked == ("a", "b")
-
-
-def test_the_answer_of_a_site_that_leaves_an_open_round_is_not_used() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
-    study.leave("b")
-    assert not study.state.computing, "one usable answer is below quorum"
-    with pytest.raises(StateError, match="takes no part"):
-        study.answer("b")
-    study.answer("c")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "c")),)
 
 
 def test_a_site_that_leaves_while_its_answer_is_computed_does_not_change_the_computation() -> None:
@@ -154,45 +157,6 @@ def test_a_site_that_leaves_after_a_failed_computation_is_not_in_the_next_one() 
 
 
 # --- quorum and deadline
-
-
-def test_the_deadline_closes_with_the_quorum() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
-    assert next_tick(study.state, study.now) == study.task.deadline_at
-    assert study.pass_time(DEADLINE_MS - 1) == ()
-    assert study.pass_time(1) == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
-def test_below_quorum_the_round_waits_past_its_deadline_and_closes_when_the_quorum_arrives() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a")
-    assert study.pass_deadline() == ()
-    assert next_tick(study.state, study.now) is None
-    assert is_late(study.state, "b", study.now)
-    assert not is_late(study.state, "a", study.now)
-    study.now += 1
-    study.answer("b")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
-def test_a_site_without_a_weight_does_not_count_towards_the_quorum() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a")
-    study.answer("b", status="abstained")
-    study.pass_deadline()
-    assert not study.state.computing
-    study.answer("c")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "c")),)
-
-
-def test_a_failing_site_is_marked_and_the_round_goes_on() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("c", status="failed")
-    study.answer("a", "b")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-    study.compute()
-    assert study.task.asked == ("a", "b", "c"), "the site is asked again in the next round"
 
 
 def test_failed_and_rejected_sites_are_asked_again_at_the_deadline_when_the_quorum_needs_them() -> None:
@@ -220,28 +184,6 @@ def test_a_failure_after_the_deadline_is_asked_again_at_once_with_a_new_deadline
     assert study.task.attempt == 2
     study.answer("b", status="failed")
     assert study.task.attempt == 2, "not before the new deadline"
-
-
-def test_a_site_that_hangs_does_not_keep_a_failed_one_from_trying_again() -> None:
-    study = started("a", "b", "hanging").go_to("round-1")
-    study.answer("a")
-    study.answer("b", status="failed")
-    study.pass_deadline()
-    assert study.task.attempt == 2
-    study.answer("b")
-    study.pass_deadline()
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
-def test_a_dead_site_that_failed_is_asked_again_once_it_is_heard() -> None:
-    study = started("a", "b").go_to("round-1")
-    study.answer("a")
-    study.answer("b", status="failed")
-    study.silent("b")
-    assert study.pass_deadline() == ()
-    study.heard("b")
-    assert study.last == (TaskOpened(study.task),)
-    assert tasks_for(study.state, "b") is not None
 
 
 def test_a_late_answer_to_an_earlier_attempt_still_counts() -> None:
@@ -286,14 +228,6 @@ def test_the_last_steps_never_close_with_nothing(step: str) -> None:
 # --- answers
 
 
-def test_a_failed_answer_can_be_made_good_while_the_task_is_open() -> None:
-    study = started("a", "b").go_to("round-1")
-    study.answer("a", status="rejected")
-    study.answer("a")
-    study.answer("b")
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
 @pytest.mark.parametrize("status", ["failed", "rejected", "abstained"])
 def test_an_accepted_answer_cannot_be_taken_back(status: str) -> None:
     study = started("a", "b").go_to("round-1")
@@ -333,21 +267,21 @@ def test_an_answer_to_a_task_that_is_not_open_yet_is_refused(task: str, attempt:
         study.send(events.Answered(study.now, "a", task, attempt, "accepted"))
 
 
-def test_the_cohort_norm_is_the_median_of_accepted_answers_of_the_last_round() -> None:
+@pytest.mark.parametrize(
+    ("norms", "median"),
+    [
+        pytest.param([1.0, 3.0, 50.0], 3.0, id="the median of accepted answers"),
+        pytest.param([2.0, 40.0], 2.0, id="of two the smaller, so that one cannot raise the limit"),
+    ],
+)
+def test_the_cohort_norm_is_of_the_last_round(norms: list[float], median: float) -> None:
     study = started("a", "b", "c", "d", "e").go_to("round-1")
     assert study.state.cohort_norm is None
-    for site, norm in (("a", 1.0), ("b", 3.0), ("c", 50.0)):
+    for site, norm in zip("abc", norms, strict=False):
         study.answer(site, norm=norm)
     study.answer("d", status="rejected", norm=1e9)
-    study.answer("e", status="abstained")
-    assert study.state.cohort_norm == 3.0
-
-
-def test_of_two_sites_the_smaller_norm_holds_so_that_one_cannot_raise_the_limit() -> None:
-    study = started("a", "b").go_to("round-1")
-    study.answer("a", norm=2.0)
-    study.answer("b", norm=40.0)
-    assert study.state.cohort_norm == 2.0
+    study.play("c0 e0" if len(norms) == 2 else "e0")
+    assert study.state.cohort_norm == median
 
 
 def test_repeated_events_change_nothing() -> None:

@@ -239,16 +239,6 @@ def test_the_rule_of_the_global_model_is_kept_for_the_evaluation() -> None:
 # --- pausing
 
 
-def test_while_paused_answers_are_taken_and_nothing_closes() -> None:
-    study = started("a", "b").go_to("round-1")
-    study.send(events.Paused(study.now))
-    study.answer("a", "b")
-    study.pass_deadline()
-    assert not study.state.computing
-    study.send(events.Resumed(study.now))
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
 def test_a_result_during_a_pause_is_taken_and_the_next_task_opens_on_resume() -> None:
     study = started("a", "b").go_to("round-1")
     study.answer("a", "b")
@@ -282,17 +272,6 @@ def test_a_clock_set_back_during_a_pause_does_not_shorten_the_deadline() -> None
     assert study.task.deadline_at == deadline
 
 
-@pytest.mark.parametrize("gone", ["silent", "left"])
-def test_a_site_that_goes_during_a_pause_is_not_waited_for_after_it(gone: str) -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.answer("a", "b")
-    study.send(events.Paused(study.now))
-    study.silent("c") if gone == "silent" else study.leave("c")
-    assert not study.state.computing
-    study.send(events.Resumed(study.now))
-    assert study.last == (Compute("round-1", "fit", 1, ("a", "b")),)
-
-
 def test_a_drawn_site_that_goes_during_a_pause_is_replaced_after_it() -> None:
     study = started("a", "b", "c").go_to("initialise")
     first = drawn(study)
@@ -305,16 +284,6 @@ def test_a_drawn_site_that_goes_during_a_pause_is_replaced_after_it() -> None:
     assert drawn(study) != first
 
 
-def test_a_silent_site_that_left_and_is_heard_again_stays_out() -> None:
-    study = started("a", "b", "c").go_to("round-1")
-    study.silent("c")
-    study.leave("c")
-    study.heard("c")
-    assert tasks_for(study.state, "c") is None
-    study.answer("a", "b")
-    assert study.state.computing
-
-
 def test_a_study_that_has_not_started_cannot_be_paused() -> None:
     study = course("a", "b")
     with pytest.raises(StateError, match="has not started"):
@@ -325,32 +294,24 @@ def test_a_study_that_has_not_started_cannot_be_paused() -> None:
 
 
 @pytest.mark.parametrize("step", ["statistics", "initialise", "round-2", "rule", "evaluate"])
-@pytest.mark.parametrize("paused", [False, True])
-def test_abort_is_final_at_every_step(step: str, paused: bool) -> None:
+@pytest.mark.parametrize("script", ["", "p", "a+", "a+ b+"])
+def test_abort_is_final_at_every_step(step: str, script: str) -> None:
     study = started("a", "b").go_to(step)
     task = study.task.id
-    if paused:
-        study.send(events.Paused(study.now))
+    if step != "initialise" or script == "p":  # where one site alone is asked
+        study.play(script)
     assert study.send(events.Aborted(study.now)) == (Finished("aborted"),)
     assert tasks_for(study.state, "a") is None
     for event in (events.Started(0), events.Paused(0), events.Resumed(0)):
         with pytest.raises(StateError, match="is aborted"):
             study.send(event)
+    assert due_compute(study.state) is None
     for late in (events.Answered(0, "a", task, 1, "accepted"), events.Computed(0, task, "digest", 1)):
         with pytest.raises(StaleError):
             study.send(late)
     for quiet in (events.Tick(10**15), events.Silent(0, "a"), events.Heard(0, "b"), events.Aborted(0)):
         assert study.send(quiet) == ()
     assert study.state.phase == "aborted"
-
-
-def test_a_computation_that_ends_after_the_abort_is_stale() -> None:
-    study = started("a", "b").go_to("round-1")
-    study.answer("a", "b")
-    study.send(events.Aborted(study.now))
-    assert due_compute(study.state) is None
-    with pytest.raises(StaleError):
-        study.send(events.Computed(study.now, "round-1", "digest", 1))
 
 
 def test_a_complete_study_cannot_be_aborted_and_starting_it_again_changes_nothing() -> None:

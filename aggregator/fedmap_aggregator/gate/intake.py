@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -67,27 +67,19 @@ class _Verdict:
     norm: float | None = None
     code: str = ""  # of a failure or refusal
     reason: str = ""
-    hint: str = ""
 
 
+@dataclass(frozen=True)
 class AnswerIntake:
     """Takes answers in. Safe to call from any thread."""
 
-    def __init__(
-        self,
-        service: StudyService,
-        store: Store,
-        limits: GateLimits,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self.service = service
-        self.store = store
-        self.limits = limits
-        self.metrics = metrics
-        self.clock_ms = clock_ms
-        self._refusals: Counter[tuple[str, str, int, str]] = Counter()
-        self._lock = threading.Lock()
+    service: StudyService
+    store: Store
+    limits: GateLimits
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
+    _refusals: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, site: str, answer: Answer, data: bytes) -> Upload | Receipt:
         """Steps 1 and 2: a receipt where nothing needs to be sent, else the upload to write into.
@@ -155,30 +147,20 @@ def stored_answer(transaction: Transaction, site: str, answer: Answer, digest: s
     return None
 
 
+@dataclass
 class Upload:
     """The tensors of one answer on their way in. Use in a `with` block: what is not finished is removed."""
 
-    def __init__(
-        self,
-        intake: AnswerIntake,
-        study: Study,
-        task: OpenTask,
-        site: str,
-        answer: Answer,
-        data: bytes,
-        digest: str,
-    ) -> None:
-        self._intake = intake
-        self._study = study
-        self._task = task
-        self._site = site
-        self._answer = answer
-        self._data = data
-        self._digest = digest
-        self._writer: DurableWriter | None = None
-        self._open = ExitStack()
-        self._began = time.perf_counter()
-        self._log = get_logger()
+    _intake: AnswerIntake
+    _study: Study
+    _task: OpenTask
+    _site: str
+    _answer: Answer
+    _data: bytes
+    _digest: str
+    _writer: DurableWriter | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
+    _began: float = field(default_factory=time.perf_counter)
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +209,7 @@ class Upload:
         self._intake.count_refusal(self._site, self._answer)
         if self._writer is not None:
             self._intake.store.blobs.quarantine(self._writer)
-        self._commit(_Verdict("rejected", None, error.code, error.message, error.hint))
+        self._commit(_Verdict("rejected", None, error.code, error.message))
 
     def _check_bytes(self) -> None:
         size = self._writer.size if self._writer is not None else 0
@@ -309,7 +291,7 @@ class Upload:
         intake.service.apply(name, event, note, also, came_before)
         if earlier:
             return earlier[0]
-        self._log.info(
+        get_logger().info(
             "answer_stored",
             study=name,
             task=answer.task_id,

@@ -75,29 +75,29 @@ class Question:
         return f"round-{self.round}" if self.kind == "fit" else self.kind
 
 
+@dataclass(frozen=True)
 class Exchange:
     """Asks under one study's terms, and judges what comes back."""
 
-    def __init__(self, terms: StudyTerms, model: Model, limits: GateLimits, scratch: Path) -> None:
-        self._terms = terms
-        self._model = model
-        self._limits = limits
-        self._scratch = scratch
+    terms: StudyTerms
+    model: Model
+    limits: GateLimits
+    scratch: Path
 
     def messages(self, question: Question, nodes: Iterable[int]) -> list[Message]:
         """One message for each node."""
         task = Task(
-            study=self._terms.study,
+            study=self.terms.study,
             id=question.id,
             kind=question.kind,
             round=question.round,
-            terms_digest=self._terms.digest,
+            terms_digest=self.terms.digest,
             prior_digest=sha256_hex(question.prior) if question.prior else "",
             prior_size=len(question.prior),
             attempt=1,
             rule=None if question.rule is None else told_rule(question.rule),
         )
-        content = order_record(Order(task, self._terms.to_json(), question.prior))
+        content = order_record(Order(task, self.terms.to_json(), question.prior))
         kind, group = MESSAGE_TYPES[task.kind], question.id
         return [Message(content, node, kind, group_id=group) for node in nodes]
 
@@ -162,7 +162,7 @@ class Exchange:
                 raise RejectedError("the answer names another site", hint="restart that SuperNode")
         tensors = self._keep(question, reply)
         task = OpenTask(question.id, question.kind, question.round, 0, 0, 1, ())
-        checked = check_answer(self._terms, self._model, task, answer, tensors, self._limits, cohort_norm)
+        checked = check_answer(self.terms, self.model, task, answer, tensors, self.limits, cohort_norm)
         member = known or Member(answer.site, node, reply.region)
         return Accepted(member, answer, tensors, checked.norm, checked.status == "abstained")
 
@@ -177,7 +177,7 @@ class Exchange:
             raise IntegrityError(
                 "the tensors are not those of the answer", hint="ask again in the next round"
             )
-        path = self._scratch / f"{question.id}-{reply.answer.site}.safetensors"
+        path = self.scratch / f"{question.id}-{reply.answer.site}.safetensors"
         path.write_bytes(reply.tensors)
         return path
 

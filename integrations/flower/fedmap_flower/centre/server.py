@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from logging import ERROR, INFO
 from pathlib import Path
 
@@ -98,6 +98,9 @@ def _leave_word(out: Path, strategy: FedMAP, error: FedmapError) -> None:
         "code": error.code,
         "message": error.message,
         "hint": error.hint,
-        "refusals": [asdict(one) for one in strategy.refused],
+        "refusals": [
+            {"site": one.site, "task": one.task, "code": one.code, "reason": one.reason}
+            for one in strategy.refused
+        ],
     }
     write_durably(out / FAILED, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n", mode=0o644)
