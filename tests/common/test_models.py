@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmap.algorithm.model.layers import Buffers, Dropout, Linear, Pass
+from fedmap.algorithm.model.layers import Buffers, Linear
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.convex_network import ConvexNetwork
 from fedmap.algorithm.settings import PriorSettings
@@ -186,10 +185,6 @@ def some_theta(network: Network, seed: int) -> Tensor:
     return theta + 0.05 * torch.randn(len(theta), generator=torch.Generator().manual_seed(seed + 1))
 
 
-def gradient_of(module: nn.Module, x: Tensor, direction: Tensor) -> tuple[Tensor, ...]:
-    return torch.autograd.grad((module(x) * direction).sum(), tuple(module.parameters()))
-
-
 def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -267,150 +262,7 @@ def test_predictions_are_torchs_in_evaluation_mode(case: Case) -> None:
     assert torch.equal(x, before), "a pass changed its input"
 
 
-@every_model
-@pytest.mark.parametrize("source", ["autograd", "closed_form"])
-def test_outputs_and_gradients_are_torchs_in_training_mode(case: Case, source: str) -> None:
-    network = case.network(0.0)
-    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
-    x = torch.stack([some_rows(case, 17, seed) for seed in (1, 2)])
-    direction = torch.randn(2, 17, case.outputs, generator=torch.Generator().manual_seed(8))
-    outputs, gradients = forward_and_gradient(network, thetas, x, direction, Pass(training=True), source)
-    for k in range(2):
-        module = twin(case, network, thetas[k], network.initial_buffers()).train()
-        assert_close(outputs[k], module(x[k]).detach())
-        for found, expected in zip(gradients, gradient_of(module, x[k], direction[k]), strict=True):
-            assert_close(found[k], expected)
-
-
-def forward_and_gradient(
-    network: Network, thetas: Tensor, x: Tensor, direction: Tensor, at: Pass, source: str
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Outputs (S, B, outputs) and the gradient of Σ outputs · direction for every parameter."""
-    if source == "closed_form":
-        params = network.spec.views(thetas)
-        outputs, trace = network.forward(params, x, at)
-        return outputs.clone(), network.backward(params, trace, direction.clone())
-    leaves = tuple(view.clone().requires_grad_() for view in network.spec.views(thetas))
-    outputs, _ = network.forward(leaves, x, at)
-    return outputs.detach().clone(), torch.autograd.grad((outputs * direction).sum(), leaves)
-
-
-@every_model
-def test_running_statistics_move_as_torchs_do(case: Case) -> None:
-    network = case.network(0.0)
-    theta, buffers = some_theta(network, 3), some_buffers(network, 5)
-    module = twin(case, network, theta, buffers).train()
-    for seed in (1, 2, 3):
-        x = some_rows(case, 17, seed)
-        at = Pass(training=True)
-        network.forward(network.spec.views(theta[None]), x[None], at)
-        buffers = network.moved_buffers(_lead(buffers), at)
-        buffers = Buffers(buffers.mean[0], buffers.variance[0], buffers.count[0])
-        module(x)
-    layers = batch_norms(module)
-    if not layers:
-        assert buffers.mean.numel() == buffers.count.numel() == 0
-        return
-    assert_close(buffers.mean, torch.cat([_tensor(layer.running_mean) for layer in layers]))
-    assert_close(buffers.variance, torch.cat([_tensor(layer.running_var) for layer in layers]))
-    assert buffers.count.tolist() == [10] * len(layers)
-
-
-def _lead(buffers: Buffers) -> Buffers:
-    return Buffers(buffers.mean[None], buffers.variance[None], buffers.count[None])
-
-
-def _tensor(value: Tensor | None) -> Tensor:
-    assert value is not None
-    return value
-
-
-@every_model
-@pytest.mark.parametrize("source", ["autograd", "closed_form"])
-def test_a_padded_site_trains_as_if_it_were_alone(case: Case, source: str) -> None:
-    network = case.network(0.0)
-    rows, width = (17, 6), 17
-    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
-    x = torch.stack([some_rows(case, width, seed) for seed in (1, 2)])
-    x[1, 6:] = 1e3  # padding that would be noticed
-    direction = torch.randn(2, width, case.outputs, generator=torch.Generator().manual_seed(8))
-    mask = (torch.arange(width) < torch.tensor(rows)[:, None]).float().unsqueeze(-1)
-    counts = torch.tensor(rows, dtype=torch.float32).view(-1, 1, 1)
-    at = Pass(training=True, rows=counts, mask=mask)
-    outputs, gradients = forward_and_gradient(network, thetas, x, direction * mask, at, source)
-    for k, count in enumerate(rows):
-        module = twin(case, network, thetas[k], network.initial_buffers()).train()
-        assert_close(outputs[k, :count], module(x[k, :count]).detach())
-        expected = gradient_of(module, x[k, :count], direction[k, :count])
-        for found, by_torch in zip(gradients, expected, strict=True):
-            assert_close(found[k], by_torch)
-        for layer, mean in zip(batch_norms(module), at.batch_mean, strict=True):
-            # One pass from mean 0 with momentum 0.1 (the gradient's pass is the second).
-            assert_close(mean[k] * 0.19, _tensor(layer.running_mean))
-
-
-@every_model
-def test_with_dropout_the_closed_form_gradient_is_autograds(case: Case) -> None:
-    network = case.network(case.dropout)
-    thetas = torch.stack([some_theta(network, seed) for seed in (3, 4)])
-    x = torch.stack([some_rows(case, 17, seed) for seed in (1, 2)])
-    generator = torch.Generator().manual_seed(8)
-    direction = torch.randn(2, 17, case.outputs, generator=generator)
-    keep = tuple(
-        (torch.rand(2, 17, layer.width, generator=generator) >= layer.rate) / (1 - layer.rate)
-        for layer in network.dropouts
-    )
-    results = [
-        forward_and_gradient(network, thetas, x, direction, Pass(training=True, keep=keep), source)
-        for source in ("closed_form", "autograd")
-    ]
-    (outputs, closed), (same_outputs, by_autograd) = results
-    assert_close(outputs, same_outputs)
-    for found, expected in zip(closed, by_autograd, strict=True):
-        assert_close(found, expected)
-
-
-def test_a_dropout_mask_silences_its_units_and_scales_the_rest() -> None:
-    network = build_network(ModelSection(name="mlp", hidden=(4,), dropout=0.5), _plain(3), 3, 1)
-    assert [type(layer) for _, layer in network.named_layers].count(Dropout) == 1
-    theta = some_theta(network, 1)
-    x = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(2))
-    keep = torch.tensor([0.0, 2.0, 0.0, 2.0]).expand(1, 5, 4).clone()
-    outputs, _ = network.forward(network.spec.views(theta[None]), x, Pass(training=True, keep=(keep,)))
-    named = network.spec.to_mapping(theta)
-    hidden = torch.relu(x[0] @ named["trunk.0.weight"].T + named["trunk.0.bias"]) * keep[0]
-    assert_close(outputs[0], hidden @ named["trunk.3.weight"].T + named["trunk.3.bias"])
-
-
 # Start
-
-
-@every_model
-def test_linear_layers_start_uniform_within_torchs_bounds(case: Case) -> None:
-    network = case.network(case.dropout)
-    named = network.spec.to_mapping(network.initialise(12))
-    draws = []
-    for at, layer in network.named_layers:
-        if not isinstance(layer, Linear):
-            continue
-        bound = 1 / math.sqrt(layer.inputs)
-        for part in ("weight", "bias"):
-            values = named[f"{at}.{part}"]
-            assert float(values.abs().max()) <= bound
-            draws.append(values.flatten() / bound)
-    scaled = torch.cat(draws)
-    assert len(set(scaled.tolist())) > 0.9 * len(scaled), "values repeat"
-    if len(scaled) > 1000:
-        assert float(scaled.mean()) == pytest.approx(0.0, abs=0.1)
-        assert float(scaled.std()) == pytest.approx(1 / math.sqrt(3), rel=0.05)  # uniform on ±1
-        assert float(scaled.abs().max()) > 0.99
-
-
-def test_torch_itself_still_starts_linear_layers_within_one_over_root_inputs() -> None:
-    torch.manual_seed(0)
-    layer = nn.Linear(50, 400)
-    for values in (layer.weight, layer.bias):
-        assert float(values.detach().abs().max()) == pytest.approx(1 / math.sqrt(50), rel=0.02)
 
 
 def test_batch_norm_starts_as_the_identity() -> None:
@@ -422,14 +274,6 @@ def test_batch_norm_starts_as_the_identity() -> None:
     assert bool((buffers.mean == 0).all())
     assert bool((buffers.variance == 1).all())
     assert buffers.count.tolist() == [0, 0, 0]
-
-
-def test_a_start_depends_on_its_seed_and_on_nothing_else() -> None:
-    network = CASES["eicu_mortality"].network(0.3)
-    first = network.initialise(1)
-    torch.manual_seed(99)
-    assert torch.equal(network.initialise(1), first)
-    assert not torch.equal(network.initialise(2), first)
 
 
 # Refusals

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmap.algorithm.examples import Examples
 from fedmap.algorithm.fit.adam import Adam
-from fedmap.algorithm.fit.fitting import fit_local
-from fedmap.algorithm.fit.values import Model, SiteTask
-from fedmap.algorithm.model.layers import Linear
-from fedmap.algorithm.model.network import Network
-from fedmap.algorithm.prior.values import initial_prior
-from fedmap.algorithm.settings import FedmapSettings, PriorSettings, TrainingSettings
-from tests.common.algorithm.examples import make_rows
 
 
 def _gradients(seed: int, steps: int, sites: int, size: int) -> Tensor:
@@ -33,17 +24,6 @@ def _torch_adam(start: Tensor, gradients: Tensor, learning_rate: float, weight_d
         parameter.grad = gradient.clone()
         optimiser.step()
     return parameter.detach()
-
-
-def test_two_steps_by_hand() -> None:
-    """g = 2 then −1, lr 0.1: m = 0.2, v = 0.004; then m = 0.08, v = 0.004996."""
-    theta = torch.tensor([[1.0]])
-    adam = Adam(theta, 0.1)
-    adam.step(theta, torch.tensor([[2.0]]))
-    assert float(theta) == pytest.approx(1 - 0.1 * (0.2 / 0.1) / ((0.004 / 0.001) ** 0.5), abs=1e-6)
-    adam.step(theta, torch.tensor([[-1.0]]))
-    second = 0.1 * (0.08 / 0.19) / ((0.004996 / 0.001999) ** 0.5)
-    assert float(theta) == pytest.approx(0.9 - second, abs=1e-6)
 
 
 @given(st.integers(0, 999), st.sampled_from([1e-4, 1e-3, 0.1]))
@@ -90,31 +70,3 @@ def test_sites_that_go_on_keep_their_moments() -> None:
     for position, site in enumerate(keep.tolist()):
         expected = _torch_adam(torch.zeros(4), gradients[:, site], 0.01)
         assert torch.allclose(theta[position], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-def test_a_fit_of_fifty_steps_is_torch_adam_on_the_map_objective(weight_decay: float) -> None:
-    """A linear model on full batches, the quadratic prior and weight decay, against torch's own optimiser."""
-    network = Network(4, 1, (), (Linear(4, 1),))
-    settings = FedmapSettings(
-        prior=PriorSettings(convex=False, alpha=0.3, epsilon=0.02),
-        training=TrainingSettings(epochs=50, batch_size=64, learning_rate=0.02, weight_decay=weight_decay),
-    )
-    rows = make_rows("bernoulli", 30, 1)
-    start = network.initialise(2)
-    prior = initial_prior(network, settings.prior, network.initialise(3))
-    nothing = Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
-    task = SiteTask(start, network.initial_buffers(), rows, nothing, seed=0)
-    fit = fit_local(Model(network, "bernoulli"), settings, prior, task)
-
-    theta = start.clone().requires_grad_()
-    optimiser = torch.optim.Adam([theta], lr=0.02, weight_decay=weight_decay)
-    for _ in range(50):
-        logit = rows.features @ theta[:4] + theta[4]
-        likelihood = torch.nn.functional.binary_cross_entropy_with_logits(logit, rows.target.float())
-        penalty = 0.3 * (theta - prior.mu).square().sum()
-        penalty = penalty + 0.02 * (theta.square().sum() + prior.mu.square().sum())
-        (theta.grad,) = torch.autograd.grad(likelihood + penalty, theta)
-        optimiser.step()
-    assert fit.epochs == 50
-    assert torch.allclose(fit.theta, theta.detach(), atol=1e-5)

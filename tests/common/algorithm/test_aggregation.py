@@ -98,28 +98,6 @@ class HandPrior:
         self.u, self.v = np.maximum(self.u, 0), np.maximum(self.v, 0)
 
 
-def test_mu_is_the_weighted_mean_by_hand() -> None:
-    step = _next(AggregationSettings(psi_steps=0))
-    assert step.weights == pytest.approx({"north": 0.25, "south": 0.75}, abs=1e-15)
-    assert step.prior.mu.tolist() == pytest.approx([2.5, 1.0], abs=1e-6)  # (1 + 9)/4, (−2 + 6)/4
-
-
-def test_pooled_buffers_by_hand() -> None:
-    """Means 2 and 6, variances 1 and 4, shares ¼ and ¾.
-
-    Mean 5. Within ¼·1 + ¾·4 = 3.25, between ¼·9 + ¾·1 = 3, so variance 6.25. Counter 40, the larger.
-    """
-    updates = {
-        "north": _update(0.0, 0.0, buffers=_buffers(2.0, 1.0, 40)),
-        "south": _update(0.0, 0.0, buffers=_buffers(6.0, 4.0, 7)),
-    }
-    pooled = _next(AggregationSettings(), load=updates.__getitem__).prior.buffers
-    assert pooled.mean.tolist() == pytest.approx([5.0])
-    assert pooled.variance.tolist() == pytest.approx([6.25])
-    assert pooled.count.tolist() == [40]
-    assert (pooled.mean.dtype, pooled.count.dtype) == (torch.float32, torch.int64)
-
-
 def test_pooled_variance_is_never_negative() -> None:
     """A channel without spread at a large mean: rounding must not leave a root of a negative number."""
     updates = {name: _update(0.0, 0.0, buffers=_buffers(1e4 + 1 / 3, 0.0, 1)) for name in "abcdefg"}
@@ -145,12 +123,6 @@ def test_psi_steps_by_hand_with_projection(steps: int, rate: float) -> None:
     shrinkage = 0.01 * (0.25 * 5.0 + 0.75 * 13.0 + 7.25)
     assert step.convex_penalty == pytest.approx(f, rel=1e-4, abs=1e-6)
     assert step.penalty == pytest.approx(f + quadratic + shrinkage, rel=1e-4, abs=1e-6)
-
-
-def test_a_small_psi_step_lowers_the_penalty() -> None:
-    before = _next(AggregationSettings(psi_steps=0)).penalty
-    after = _next(AggregationSettings(psi_steps=1, psi_learning_rate=1e-3)).penalty
-    assert after < before
 
 
 def test_no_psi_steps_and_the_quadratic_prior_leave_psi_alone() -> None:
@@ -181,23 +153,6 @@ def _crowd(sites: int, seed: int) -> dict[str, SiteParameters]:
     return crowd
 
 
-def _same_bits(one: PriorStep, other: PriorStep) -> bool:
-    a, b = one.prior, other.prior
-    tensors = [
-        (a.mu, b.mu),
-        (a.psi, b.psi),
-        (a.buffers.mean, b.buffers.mean),
-        (a.buffers.variance, b.buffers.variance),
-        (a.buffers.count, b.buffers.count),
-    ]
-    numbers = (one.weights, one.penalty, one.convex_penalty) == (
-        other.weights,
-        other.penalty,
-        other.convex_penalty,
-    )
-    return numbers and all(torch.equal(x, y) for x, y in tensors)
-
-
 @given(st.integers(1, 2 * BLOCK + 3), st.integers(0, 999), st.randoms(use_true_random=False))
 def test_the_order_in_which_sites_answer_changes_no_bit(sites: int, seed: int, shuffler: Random) -> None:
     crowd = _crowd(sites, seed)
@@ -207,22 +162,16 @@ def test_the_order_in_which_sites_answer_changes_no_bit(sites: int, seed: int, s
     settings = AggregationSettings(psi_learning_rate=0.05)
     one = _next(settings, log_omega, load=crowd.__getitem__)
     other = _next(settings, dict(answered), load=crowd.__getitem__)
-    assert _same_bits(one, other)
-
-
-@given(st.integers(1, BLOCK + 5), st.integers(0, 999))
-def test_every_site_twice_gives_the_same_prior(sites: int, seed: int) -> None:
-    crowd = _crowd(sites, seed)
-    log_omega = {site: float(update.theta[0]) for site, update in crowd.items()}
-    twice = crowd | {f"{site}-again": update for site, update in crowd.items()}
-    settings = AggregationSettings(psi_learning_rate=0.05)
-    one = _next(settings, log_omega, load=crowd.__getitem__)
-    both = log_omega | {f"{site}-again": log for site, log in log_omega.items()}
-    other = _next(settings, both, load=twice.__getitem__)
-    assert torch.allclose(one.prior.mu, other.prior.mu, atol=1e-6)
-    assert torch.allclose(one.prior.psi, other.prior.psi, atol=1e-5)
-    assert torch.allclose(one.prior.buffers.variance, other.prior.buffers.variance, atol=1e-5)
-    assert one.penalty == pytest.approx(other.penalty, rel=1e-5)
+    assert (one.weights, one.penalty, one.convex_penalty) == (
+        other.weights,
+        other.penalty,
+        other.convex_penalty,
+    )
+    a, b = one.prior, other.prior
+    for x, y in zip(
+        (a.mu, a.psi, *vars(a.buffers).values()), (b.mu, b.psi, *vars(b.buffers).values()), strict=True
+    ):
+        assert torch.equal(x, y)
 
 
 @given(st.integers(1, 2 * BLOCK + 3), st.integers(0, 999))
@@ -234,6 +183,7 @@ def test_mu_and_the_buffers_of_many_sites_are_numpys(sites: int, seed: int) -> N
     mean = np.array([float(update.buffers.mean) for update in crowd.values()])
     variance = np.array([float(update.buffers.variance) for update in crowd.values()])
     centre = shares @ mean
+    assert (pooled.mean.dtype, pooled.count.dtype) == (torch.float32, torch.int64)
     assert mu.numpy() == pytest.approx(shares @ theta, rel=1e-6, abs=1e-6)
     assert float(pooled.mean) == pytest.approx(centre, rel=1e-6, abs=1e-6)
     assert float(pooled.variance) == pytest.approx(
@@ -311,42 +261,24 @@ def test_a_log_omega_that_is_not_finite_is_refused(bad: float) -> None:
         _next(AggregationSettings(), {"north": 0.0, "south": bad})
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(_update(1.0, value) for value in (math.nan, math.inf)),
+        _update(1.0, 2.0, 3.0),
+        SiteParameters(torch.tensor([1, 2]), FRESH),
+        *(
+            _update(1.0, 2.0, buffers=_buffers(mean, variance, 3))
+            for mean, variance in ((math.nan, 1.0), (0.0, math.nan), (math.inf, 1.0), (0.0, -1.0))
+        ),
+        _update(1.0, 2.0, buffers=Buffers(torch.zeros(2), torch.ones(2), FRESH.count)),
+    ],
+)
 @pytest.mark.parametrize("log_omega", [0.0, -1e6])
-def test_a_theta_that_is_not_finite_is_refused_even_with_no_weight(bad: float, log_omega: float) -> None:
-    updates = {"north": _update(1.0, 2.0), "south": _update(1.0, bad)}
+def test_an_update_that_is_no_model_of_the_study_is_refused_even_with_no_weight(
+    bad: SiteParameters, log_omega: float
+) -> None:
+    """Bad buffers would silently become μ's, and every T3 prediction with them."""
+    updates = {"north": _update(1.0, 2.0), "south": bad}
     with pytest.raises(ModelError):
         _next(AggregationSettings(), {"north": 0.0, "south": log_omega}, load=updates.__getitem__)
-
-
-def test_a_theta_of_whole_numbers_is_refused() -> None:
-    with pytest.raises(ModelError):
-        _next(AggregationSettings(), load=lambda _: SiteParameters(torch.tensor([1, 2]), FRESH))
-
-
-def test_a_theta_of_another_model_is_refused() -> None:
-    with pytest.raises(ModelError):
-        _next(AggregationSettings(), load=lambda _: _update(1.0, 2.0, 3.0))
-
-
-@pytest.mark.parametrize(
-    ("mean", "variance"), [(math.nan, 1.0), (0.0, math.nan), (math.inf, 1.0), (0.0, -1.0)]
-)
-def test_buffers_that_are_no_statistics_are_refused(mean: float, variance: float) -> None:
-    """They would silently become μ's, and every T3 prediction with them."""
-    updates = {
-        "north": _update(1.0, 2.0, buffers=_buffers(0.0, 1.0, 3)),
-        "south": _update(1.0, 2.0, buffers=_buffers(mean, variance, 3)),
-    }
-    with pytest.raises(ModelError):
-        _next(AggregationSettings(), load=updates.__getitem__)
-
-
-def test_buffers_of_another_model_are_refused() -> None:
-    wide = Buffers(torch.zeros(2), torch.ones(2), torch.zeros(1, dtype=torch.int64))
-    updates = {
-        "north": _update(1.0, 2.0, buffers=wide),
-        "south": _update(1.0, 2.0, buffers=_buffers(0.0, 1.0, 3)),
-    }
-    with pytest.raises(ModelError):
-        _next(AggregationSettings(), load=updates.__getitem__)

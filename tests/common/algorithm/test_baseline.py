@@ -87,15 +87,8 @@ def pooled(
     return pool_baseline(terms, grid)
 
 
-def test_one_site_on_its_event_times_gives_lifelines_breslow_baseline(cohort: Cohort) -> None:
-    grid = cohort.event_times
-    baseline = pooled(cohort.log_hazard, cohort.time, cohort.event, grid)
-    assert baseline.grid == tuple(grid)
-    np.testing.assert_allclose(baseline.cumulative, cohort.cumulative.loc[grid].to_numpy(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("sites", [2, 3, 7])
-def test_rows_split_over_sites_give_the_same_baseline(cohort: Cohort, sites: int) -> None:
+@pytest.mark.parametrize("sites", [1, 2, 3, 7])
+def test_rows_split_over_sites_give_lifelines_breslow_baseline_of_all(cohort: Cohort, sites: int) -> None:
     grid = cohort.event_times
     split = pooled(cohort.log_hazard, cohort.time, cohort.event, grid, cohort.parts(sites))
     np.testing.assert_allclose(split.cumulative, cohort.cumulative.loc[grid].to_numpy(), rtol=1e-9)

@@ -91,17 +91,14 @@ def test_an_epoch_holds_every_row_once(rows: list[int], batch_size: int, surviva
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), BATCH)
-def test_padding_carries_no_weight_and_true_rows_carry_one(rows: list[int], batch_size: int) -> None:
+def test_padding_carries_no_weight_and_true_rows_carry_one_and_their_label(
+    rows: list[int], batch_size: int
+) -> None:
     for batch in _stream(_ordered(rows, batch_size), batch_size).epoch():
         width = batch.features.shape[1]
         expected = torch.arange(width) < batch.rows[:, None]
         assert torch.equal(batch.outcome.weight, expected.float())
         assert batch.padded == bool((batch.rows < width).any())
-
-
-@given(st.lists(ROWS, min_size=1, max_size=4), BATCH)
-def test_labels_stay_with_their_rows(rows: list[int], batch_size: int) -> None:
-    for batch in _stream(_ordered(rows, batch_size), batch_size).epoch():
         assert batch.outcome.label is not None
         true = batch.outcome.weight.bool()
         assert torch.equal(batch.features[..., 0][true].long() % 2, batch.outcome.label[true])

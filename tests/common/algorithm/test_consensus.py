@@ -7,6 +7,7 @@ centre, which takes from each site what it sent last.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -123,6 +124,14 @@ def rest(
     return prior.mu, weights, own
 
 
+def one_in_three(number: int, site: str) -> bool:
+    return (number + SITES.index(site)) % 3 == 0
+
+
+def first_rounds_only(number: int, site: str) -> bool:
+    return site == "b" and number < 10
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_sites_agree_on_the_minimiser_of_their_mean_loss(seed: int) -> None:
     sites = Quadratics(seed)
@@ -134,36 +143,20 @@ def test_the_sites_agree_on_the_minimiser_of_their_mean_loss(seed: int) -> None:
     assert float((mu - mean_of_optima).norm()) > 0.1, "the test could not tell them apart"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_they_agree_on_it_although_the_weights_change_from_round_to_round(seed: int) -> None:
-    sites = Quadratics(seed)
-    mu, weights, _ = rest(sites, weigh=per_sample)
-    assert torch.allclose(mu, sites.minimiser(weights), atol=2e-3)
+CIRCUMSTANCES: dict[str, dict[str, Any]] = {
+    "weights that change from round to round": {"weigh": per_sample},
+    "late now and then": {"late": one_in_three},
+    "late at first": {"late": first_rounds_only},
+    "missing now and then": {"missing": one_in_three},
+    "missing at first": {"missing": first_rounds_only},
+}
 
 
-def one_in_three(number: int, site: str) -> bool:
-    return (number + SITES.index(site)) % 3 == 0
-
-
-def first_rounds_only(number: int, site: str) -> bool:
-    return site == "b" and number < 10
-
-
-@pytest.mark.parametrize("late", [one_in_three, first_rounds_only])
+@pytest.mark.parametrize("how", CIRCUMSTANCES.values(), ids=CIRCUMSTANCES)
 @pytest.mark.parametrize("seed", range(2))
-def test_answers_that_come_too_late_do_no_lasting_harm(late: Happens, seed: int) -> None:
+def test_they_agree_on_it_in_all_circumstances_of_a_network(how: dict[str, Any], seed: int) -> None:
     sites = Quadratics(seed)
-    mu, weights, _ = rest(sites, late=late)
-    assert torch.allclose(mu, sites.minimiser(weights), atol=5e-3)
-
-
-@pytest.mark.parametrize("missing", [one_in_three, first_rounds_only])
-@pytest.mark.parametrize("seed", range(2))
-def test_sites_that_do_not_fit_now_and_then_or_come_later_do_no_lasting_harm(
-    missing: Happens, seed: int
-) -> None:
-    sites = Quadratics(seed)
-    mu, weights, _ = rest(sites, missing=missing)
+    mu, weights, _ = rest(sites, **how)
     assert torch.allclose(mu, sites.minimiser(weights), atol=5e-3)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -56,18 +54,13 @@ def test_after_a_consensus_round_the_multiplier_is_sent_along_in_one_vector() ->
     assert not kept.is_personal
 
 
-def test_after_a_round_under_the_prior_the_model_itself_is_sent() -> None:
+def test_after_a_round_under_the_prior_the_model_itself_is_sent_and_the_multiplier_forgotten() -> None:
     kept = in_round(3).kept(PRIOR, own([9.0, 9.0], [0.5, -1.0]), fitted(2.0, 2.5))
     assert kept.update is kept.parameters
     assert kept.is_personal
-
-
-def test_a_round_under_the_prior_forgets_the_multiplier() -> None:
-    this = in_round(3)
-    kept = this.kept(PRIOR, own([9.0, 9.0], [0.5, -1.0]), fitted(2.0, 2.5))
     assert kept.multiplier is None
-    assert this.rule is None
-    assert this.task(PRIOR, own([9.0, 9.0], [0.5, -1.0]), ROWS, ROWS, 0).beside is None
+    assert in_round(3).rule is None
+    assert in_round(3).task(PRIOR, own([9.0, 9.0], [0.5, -1.0]), ROWS, ROWS, 0).beside is None
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["consensus", "under the prior"])
@@ -97,11 +90,3 @@ def test_a_consensus_fit_is_pulled_to_mu_less_its_multiplier() -> None:
     (0.25 * (leaf - PRIOR.mu + torch.tensor([0.5, -1.0])).square().sum()).backward()  # type: ignore[no-untyped-call]
     assert leaf.grad is not None
     assert torch.allclose(gradient, 1 + leaf.grad)
-
-
-def test_a_study_without_a_share_has_no_consensus_round() -> None:
-    settings = FedmapSettings()
-    assert settings.training.consensus_share == 0
-    assert not any(LocalRound(settings, number, 5).is_consensus for number in range(1, 6))
-    always = replace(settings, training=replace(settings.training, consensus_share=0.999))
-    assert [LocalRound(always, number, 5).is_consensus for number in range(1, 6)] == [True] * 4 + [False]

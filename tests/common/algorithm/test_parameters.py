@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 import torch
 from hypothesis import given
@@ -49,30 +47,12 @@ def test_views_cut_in_order_and_row_by_row() -> None:
     assert second.tolist() == [4.0]
 
 
-@given(specs(), st.randoms(use_true_random=False))
-def test_a_mapping_in_any_order_gives_the_vector_back(spec: ParameterSpec, shuffler: Random) -> None:
-    flat = _vector(spec)
-    items = list(spec.to_mapping(flat).items())
-    shuffler.shuffle(items)
-    assert torch.equal(spec.from_mapping(dict(items)), flat)
-
-
 def test_a_mapping_is_a_copy() -> None:
     spec = ParameterSpec(("a",), ((2,),))
     flat = torch.ones(2)
     named = spec.to_mapping(flat)
     flat.zero_()
     assert named["a"].tolist() == [1.0, 1.0]
-
-
-def test_a_mapping_that_does_not_fit_names_every_fault_at_once() -> None:
-    spec = ParameterSpec(("a", "b", "c"), ((2,), (3,), (1,)))
-    with pytest.raises(ModelError) as caught:
-        spec.from_mapping({"a": torch.ones(3), "c": torch.ones(1), "stranger": torch.ones(1)})
-    message = str(caught.value)
-    assert "missing ['b']" in message
-    assert "unknown ['stranger']" in message
-    assert "a is (3,), expected (2,)" in message
 
 
 @given(specs(), specs())

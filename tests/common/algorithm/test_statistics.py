@@ -76,23 +76,6 @@ def test_the_order_in_which_sites_answer_changes_no_bit(
     assert torch.equal(one.m2, other.m2)
 
 
-def test_two_sites_by_hand() -> None:
-    # rows 1, 3 and 8: mean 4, M2 = 9 + 1 + 16
-    pooled = _pool([np.array([[1.0, 0], [3.0, 0]], np.float32), np.array([[8.0, 0]], np.float32)])
-    assert (pooled.rows, float(pooled.mean[0]), float(pooled.m2[0])) == (3, 4.0, 26.0)
-    assert float(make_scaler(pooled, (True, True)).deviation[0]) == pytest.approx(13**0.5)
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_an_empty_site_changes_nothing(position: int) -> None:
-    parts = [np.array([[1.0, -2.0], [4.0, 7.0]], np.float32), np.array([[9.0, 0.5]], np.float32)]
-    with_empty = [*parts[:position], np.zeros((0, FEATURES), np.float32), *parts[position:]]
-    one, other = _pool(parts), _pool(with_empty)
-    assert one.rows == other.rows
-    assert torch.equal(one.mean, other.mean)
-    assert torch.equal(one.m2, other.m2)
-
-
 def test_large_values_with_a_small_spread_keep_their_spread() -> None:
     """n, Σx and Σx² would lose this one to cancellation."""
     parts = [np.array([[1e6], [1e6 + 1]], np.float32), np.array([[1e6 + 2]], np.float32)]

@@ -8,7 +8,7 @@ theory and are not looked at here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -253,44 +253,6 @@ def test_the_penalty_is_the_papers_formula_written_out_in_numpy(hidden: tuple[in
     assert float(penalty(settings, theta[None], mu, psi)) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("sketch", [0, 2])
-def test_the_projection_makes_the_learned_part_convex_and_never_negative(sketch: int) -> None:
-    """f alone: the quadratic part would hide a little concavity. Without the projection f is not convex."""
-    network = ConvexNetwork(NETWORK.spec, replace(LEARNED, sketch=sketch))
-    rng = np.random.default_rng(6)
-    wild = torch.from_numpy(rng.normal(size=network.spec.size))
-    segments = [torch.from_numpy(rng.normal(0, scale, (2, 2, D))) for scale in (0.1, 1.0, 10.0) * 30]
-
-    def bulges(flat: Tensor) -> list[float]:
-        """How far f in the middle of each segment in (θ, μ) stands above the mean of its ends."""
-        psi = network.psi(flat)
-        found = []
-        for (theta_1, mu_1), (theta_2, mu_2) in segments:
-            points = ((theta_1, mu_1), (theta_2, mu_2), ((theta_1 + theta_2) / 2, (mu_1 + mu_2) / 2))
-            one, two, middle = (float(network.value(psi, network.anchor(psi, m), t[None])) for t, m in points)
-            found.append((middle - (one + two) / 2) / (abs(one) + abs(two)))
-        return found
-
-    assert max(bulges(wild)) > 0.01
-    projected = network.project(wild)
-    assert max(bulges(projected)) < 1e-9
-    psi = network.psi(projected)
-    assert all(float(network.value(psi, network.anchor(psi, m), t[None])) >= 0 for (t, m), _ in segments)
-
-
-@pytest.mark.parametrize("sketch", [0, 2])
-def test_the_penalty_is_strongly_convex_in_theta_and_mu_together(sketch: int) -> None:
-    rng = np.random.default_rng(5)
-    settings = replace(LEARNED, sketch=sketch)
-    psi = psi_of(settings)
-    for scale in (0.1, 1.0, 10.0) * 20:
-        theta_1, mu_1, theta_2, mu_2 = torch.from_numpy(rng.normal(0, scale, (4, D)))
-        one, two = penalty(settings, theta_1[None], mu_1, psi), penalty(settings, theta_2[None], mu_2, psi)
-        middle = penalty(settings, (theta_1 + theta_2)[None] / 2, (mu_1 + mu_2) / 2, psi)
-        spread = ((theta_1 - theta_2) / 2).square().sum() + ((mu_1 - mu_2) / 2).square().sum()
-        assert float((one + two) / 2 - middle - settings.epsilon * spread) >= -1e-9 * float(one + two)
-
-
 @pytest.mark.parametrize("likelihood", CONVEX_LIKELIHOODS)
 def test_the_gradient_of_the_envelope_in_mu_is_danskins(likelihood: LikelihoodName) -> None:
     problem, mu = federation(likelihood), some_mu()
@@ -311,17 +273,6 @@ def test_the_gradient_of_the_envelope_in_psi_is_danskins(likelihood: LikelihoodN
         along /= along.norm()
         numeric = derivative(lambda psi: problem.envelope(mu, psi), problem.psi, along)
         assert numeric == pytest.approx(float(along.numpy() @ by_psi), abs=1e-6 * norm(by_psi))
-
-
-def test_the_aggregators_gradient_in_psi_is_that_of_the_envelope() -> None:
-    """`add_psi_gradient`, the closed form the aggregator descends by, with weights N_k in place of ω̄_k."""
-    problem, mu = federation("bernoulli"), some_mu()
-    network = ConvexNetwork(NETWORK.spec, LEARNED)
-    views = network.psi(problem.psi)
-    total = torch.zeros_like(problem.psi)
-    network.add_psi_gradient(views, network.anchor(views, mu), problem.local(mu), mu, problem.counts, total)
-    _, by_psi = problem.danskin(mu)
-    np.testing.assert_allclose(total.numpy(), by_psi, rtol=0, atol=1e-10 * norm(by_psi))
 
 
 @pytest.mark.parametrize("likelihood", CONVEX_LIKELIHOODS)

@@ -41,12 +41,6 @@ def test_a_diverged_or_empty_fit_gets_no_weight(
         log_weight(rule, loss, penalty, rows)
 
 
-def test_shares_by_hand() -> None:
-    # ω = 1, 2, 5 → 1/8, 2/8, 5/8
-    shares = normalise([0.0, math.log(2.0), math.log(5.0)])
-    assert shares == pytest.approx([0.125, 0.25, 0.625], abs=1e-15)
-
-
 @pytest.mark.parametrize("offset", [-1e6, 0.0, 1e6])
 def test_shares_survive_weights_far_outside_the_range_of_exp(offset: float) -> None:
     shares = normalise([offset, offset + math.log(3.0)])
@@ -60,11 +54,6 @@ def test_the_paper_weight_gives_all_to_the_smallest_site_and_per_sample_does_not
     assert literal == pytest.approx([1.0, 0.0, 0.0], abs=1e-50)
     per_sample = normalise([log_weight("per_sample", 0.6 * n, 0.1, n) for n in rows])
     assert per_sample == pytest.approx([1 / 3, 1 / 3, 1 / 3])
-
-
-def test_sample_count_shares_are_the_shares_of_rows() -> None:
-    shares = normalise([log_weight("sample_count", 1.0, 0.0, n) for n in (10, 30, 60)])
-    assert shares == pytest.approx([0.1, 0.3, 0.6], abs=1e-12)
 
 
 @given(LOGS)

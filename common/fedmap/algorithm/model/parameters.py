@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -63,25 +62,6 @@ class ParameterSpec:
         self.check(flat)
         views = self.views(flat)
         return {name: view.clone() for name, view in zip(self.names, views, strict=True)}
-
-    def from_mapping(self, named: Mapping[str, Tensor]) -> Tensor:
-        """The flat vector of named tensors; names and shapes must fit exactly, order does not matter."""
-        missing = [name for name in self.names if name not in named]
-        unknown = [name for name in named if name not in set(self.names)]
-        wrong = [
-            f"{name} is {tuple(named[name].shape)}, expected {shape}"
-            for name, shape in zip(self.names, self.shapes, strict=True)
-            if name in named and tuple(named[name].shape) != shape
-        ]
-        if missing or unknown or wrong:
-            faults = [f"missing {missing}"] * bool(missing) + [f"unknown {unknown}"] * bool(unknown) + wrong
-            raise ModelError(
-                "parameters do not fit the model: " + "; ".join(faults),
-                hint="check that both sides use the same study plan and model",
-            )
-        flat = self.flatten(tuple(named[name] for name in self.names))
-        self.check(flat)
-        return flat
 
     def check(self, flat: Tensor) -> None:
         """Refuse a vector of another length, type or with a value that is not finite."""

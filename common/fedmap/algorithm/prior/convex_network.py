@@ -98,12 +98,6 @@ class ConvexNetwork:
         _, second = self._layers(psi, anchor, self.sketch.apply(theta))
         return (F.softplus(second) * psi.output.unsqueeze(1)).sum((0, 2))
 
-    def theta_gradient(self, psi: Psi, anchor: Tensor, theta: Tensor) -> Tensor:
-        """∂f/∂θ in closed form, (S, d)."""
-        total = torch.zeros_like(theta)
-        self.add_theta_gradient(psi, anchor, theta, total)
-        return total
-
     def add_theta_gradient(self, psi: Psi, anchor: Tensor, theta: Tensor, total: Tensor) -> None:
         """Add ∂f/∂θ to `total` (S, d): long vectors are passed over once less than by adding it after."""
         first, second = self._layers(psi, anchor, self.sketch.apply(theta))
