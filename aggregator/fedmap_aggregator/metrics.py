@@ -119,6 +119,12 @@ class AggregatorMetrics:
     def sent(self, size: int) -> None:
         self._bytes.labels("out").inc(size)
 
+    def sending(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The same chunks, each counted as it goes."""
+        for chunk in chunks:
+            self.sent(len(chunk))
+            yield chunk
+
     def rejected(self, study: str, site: str, reason: str) -> None:
         self._rejected.labels(study, site, reason).inc()
 

@@ -19,7 +19,6 @@ from fedmap.contract.v1.values import RoundStatus, SiteScore, StudyStatus
 from fedmap.errors import ConflictError
 from fedmap.files.durable import make_folder, write_durably
 from fedmap.process.command_line import JsonValue
-from fedmap_aggregator.operator.message_json import message_json
 
 _FILES = ("metrics.csv", "skipped.csv", "rounds.csv", "refusals.csv", "summary.json")
 _ROUND_COLUMNS = (
@@ -110,10 +109,8 @@ def _metric_name(score: SiteScore) -> str:
 
 
 def _round_row(closed: RoundStatus) -> tuple[object, ...]:
-    values = message_json(closed)
-    values["absent"] = " ".join(closed.absent)
-    present = ["" if values[name] is None else values[name] for name in _ROUND_COLUMNS[:-1]]
-    return (*present, _moment(closed.closed_unix_ms))
+    told = {**vars(closed), "absent": " ".join(closed.absent), "closed_at": _moment(closed.closed_unix_ms)}
+    return tuple(told[name] for name in _ROUND_COLUMNS)
 
 
 def _moment(unix_ms: int) -> str:

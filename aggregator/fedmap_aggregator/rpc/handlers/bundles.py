@@ -6,6 +6,9 @@ Values in, values out. What a bundle holds is `release.signing`, who may see it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from structlog.typing import FilteringBoundLogger
 
 from fedmap.bundles.card.text import model_card
 from fedmap.contract.v1 import values
@@ -23,43 +26,36 @@ from fedmap_aggregator.store import BundleRow, Store
 _REASON = 500
 
 
+@dataclass(frozen=True)
 class BundleHandler:
     """BundleService."""
 
-    def __init__(
-        self,
-        catalogue: BundleCatalogue,
-        store: Store,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._catalogue = catalogue
-        self._store = store
-        self._metrics = metrics
-        self._clock_ms = clock_ms
+    catalogue: BundleCatalogue
+    store: Store
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
 
     def list_bundles(self, caller: Caller) -> values.ListBundlesResponse:
         return values.ListBundlesResponse(
-            tuple(self._bundle(row) for row in self._catalogue.visible(caller.tier))
+            tuple(self._bundle(row) for row in self.catalogue.visible(caller.tier))
         )
 
     def fetch(self, caller: Caller, request: values.FetchBundleRequest) -> Iterator[bytes]:
         """The chunks of a bundle; the server makes messages of them."""
-        row = self._catalogue.fetchable(caller.tier, request.name, request.version)
+        row = self.catalogue.fetchable(caller.tier, request.name, request.version)
         sent = 0
-        for chunk in file_chunks(self._catalogue.path(row), request.offset):
-            self._metrics.sent(len(chunk))
+        for chunk in self.metrics.sending(file_chunks(self.catalogue.path(row), request.offset)):
             sent += len(chunk)
             yield chunk
         if sent:
             detail = {"by": "grpc", "sha256": row.file_digest}
-            with self._store.transaction() as transaction:
+            with self.store.transaction() as transaction:
                 transaction.audit.append(
-                    caller.actor, "bundle.download", row.file_name, detail, self._clock_ms()
+                    caller.actor, "bundle.download", row.file_name, detail, self.clock_ms()
                 )
 
     def get_withdrawals(self) -> values.GetWithdrawalsResponse:
-        return values.GetWithdrawalsResponse(self._catalogue.withdrawals()[1])
+        return values.GetWithdrawalsResponse(self.catalogue.withdrawals()[1])
 
     def _bundle(self, row: BundleRow) -> values.Bundle:
         return values.Bundle(
@@ -69,7 +65,7 @@ class BundleHandler:
             size=row.size,
             sha256=row.file_digest,
             tier=row.tier,
-            title=self._catalogue.manifest(row).title,
+            title=self.catalogue.manifest(row).title,
             expires_unix_ms=row.expires_at,
             withdrawn=row.reason,
             study=row.study,
@@ -77,49 +73,42 @@ class BundleHandler:
         )
 
 
+@dataclass(frozen=True)
 class ReleaseHandler:
     """The operator's calls about bundles."""
 
-    def __init__(
-        self,
-        release: BundleRelease,
-        catalogue: BundleCatalogue,
-        links: DownloadLinks,
-        link_base: Callable[[], str],
-        metrics: AggregatorMetrics,
-    ) -> None:
-        """`link_base` gives https://host:port of the downloads; empty while they are off."""
-        self._release = release
-        self._catalogue = catalogue
-        self._links = links
-        self._link_base = link_base
-        self._metrics = metrics
-        self._log = get_logger()
+    signing: BundleRelease
+    catalogue: BundleCatalogue
+    links: DownloadLinks
+    link_base: Callable[[], str]
+    """https://host:port of the downloads; empty while they are off."""
+    metrics: AggregatorMetrics
+    log: FilteringBoundLogger = field(default_factory=get_logger, init=False)
 
     def release(self, caller: Caller, request: values.ReleaseBundleRequest) -> values.ReleaseBundleResponse:
         order = ReleaseOrder(
             request.study, request.round or None, request.tier or 2, request.expires_unix_ms or None
         )
-        row, made = self._release.release(order, caller.actor)
+        row, made = self.signing.release(order, caller.actor)
         if made:
-            self._log.info("bundle_released", study=row.study, round=row.round, digest=row.file_digest)
-        return values.ReleaseBundleResponse(self._released(row), made, self._catalogue.key_fingerprint)
+            self.log.info("bundle_released", study=row.study, round=row.round, digest=row.file_digest)
+        return values.ReleaseBundleResponse(self._released(row), made, self.catalogue.key_fingerprint)
 
     def list_released(self, request: values.ListReleasedRequest) -> values.ListReleasedResponse:
         card = ""
         if request.version:
-            rows = [self._catalogue.row(request.name, request.version)]
-            card = model_card(self._catalogue.manifest(rows[0]))
+            rows = [self.catalogue.row(request.name, request.version)]
+            card = model_card(self.catalogue.manifest(rows[0]))
         else:
-            rows = [row for row in self._catalogue.rows() if request.name in ("", row.name)]
+            rows = [row for row in self.catalogue.rows() if request.name in ("", row.name)]
         if request.name and not rows:
             raise NotFoundError(
                 f"no bundle is called {shown(request.name)}", hint="`bundle list` shows all that there are"
             )
         return values.ListReleasedResponse(
             bundles=tuple(map(self._released, rows)),
-            key_fingerprint=self._catalogue.key_fingerprint,
-            signed_withdrawals=self._catalogue.withdrawals()[1],
+            key_fingerprint=self.catalogue.key_fingerprint,
+            signed_withdrawals=self.catalogue.withdrawals()[1],
             card=card,
         )
 
@@ -132,36 +121,34 @@ class ReleaseHandler:
                 f"a withdrawal needs a reason of at most {_REASON} characters",
                 hint="say in plain words what is wrong with the bundle; clinics read it",
             )
-        known = self._catalogue.row(request.name, request.version)
-        row = self._release.withdraw(known, reason, caller.actor)
-        self._log.info("bundle_withdrawn", study=row.study, digest=row.file_digest, actor=caller.actor)
-        serial, _ = self._catalogue.withdrawals()
+        known = self.catalogue.row(request.name, request.version)
+        row = self.signing.withdraw(known, reason, caller.actor)
+        self.log.info("bundle_withdrawn", study=row.study, digest=row.file_digest, actor=caller.actor)
+        serial, _ = self.catalogue.withdrawals()
         return values.WithdrawBundleResponse(bundle=self._released(row), serial=serial)
 
     def make_link(
         self, caller: Caller, request: values.MakeDownloadLinkRequest
     ) -> values.MakeDownloadLinkResponse:
-        row = self._catalogue.row(request.name, request.version)
-        self._catalogue.check_stands(row)
-        base = self._link_base()
+        row = self.catalogue.row(request.name, request.version)
+        self.catalogue.check_stands(row)
+        base = self.link_base()
         if not base:
             raise StateError(
                 "downloads over HTTPS are off, so a link would lead nowhere",
                 hint='set listen = "0.0.0.0:8444" under [downloads] in the configuration, and restart',
             )
-        token, expires = self._links.make(row, request.valid_hours, caller.actor)
-        self._log.info("download_link_made", digest=row.file_digest, actor=caller.actor)
+        token, expires = self.links.make(row, request.valid_hours, caller.actor)
+        self.log.info("download_link_made", digest=row.file_digest, actor=caller.actor)
         return values.MakeDownloadLinkResponse(url=f"{base}/d/{token}", expires_unix_ms=expires)
 
     def download(self, request: values.DownloadBundleRequest) -> Iterator[bytes]:
         """As the sites get it; a withdrawn one too, so that it can be looked into."""
-        row = self._catalogue.row(request.name, request.version)
-        for chunk in file_chunks(self._catalogue.path(row)):
-            self._metrics.sent(len(chunk))
-            yield chunk
+        row = self.catalogue.row(request.name, request.version)
+        return self.metrics.sending(file_chunks(self.catalogue.path(row)))
 
     def _released(self, row: BundleRow) -> values.ReleasedBundle:
-        manifest = self._catalogue.manifest(row)
+        manifest = self.catalogue.manifest(row)
         return values.ReleasedBundle(
             name=row.name,
             version=row.version,

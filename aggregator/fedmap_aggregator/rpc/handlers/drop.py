@@ -45,56 +45,43 @@ class Signing:
     client_ca_pem: bytes
 
 
+@dataclass(frozen=True)
 class DropHandler:
     """ExportDrop and ImportDrop."""
 
-    def __init__(
-        self,
-        service: StudyService,
-        store: Store,
-        intake: AnswerIntake,
-        federation: FederationHandler,
-        enrolment: EnrolmentHandler,
-        resolver: IdentityResolver,
-        signing: Signing,
-        folder: Path,
-        max_tensors: int,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._service = service
-        self._store = store
-        self._intake = intake
-        self._federation = federation
-        self._enrolment = enrolment
-        self._resolver = resolver
-        self._signing = signing
-        self._folder = folder
-        self._max_tensors = max_tensors
-        self._metrics = metrics
-        self._clock_ms = clock_ms
-        make_folder(folder)
+    service: StudyService
+    store: Store
+    intake: AnswerIntake
+    federation: FederationHandler
+    enrolment: EnrolmentHandler
+    resolver: IdentityResolver
+    signing: Signing
+    folder: Path
+    max_tensors: int
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        make_folder(self.folder)
 
     def export(self, caller: Caller, request: values.ExportDropRequest) -> Iterator[bytes]:
         """The file for a site: the offer before the start, else its open task with the prior."""
         drop, tensors = self._content(request.study, request.site)
-        with TemporaryDirectory(dir=self._folder) as folder:
+        with TemporaryDirectory(dir=self.folder) as folder:
             path = Path(folder) / "drop"
             self._write(path, drop, tensors)
             self._note(caller, "drop.export", request.study, request.site)
-            self._service.heard_by_file(request.site)
-            for chunk in file_chunks(path):
-                self._metrics.sent(len(chunk))
-                yield chunk
+            self.service.heard_by_file(request.site)
+            yield from self.metrics.sending(file_chunks(path))
 
     def take(self, caller: Caller, chunks: Iterator[bytes | memoryview]) -> values.ImportDropResponse:
         """A file that a site made. What it stands for decides which checks it meets."""
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory(dir=self._folder)))
+            folder = Path(stack.enter_context(TemporaryDirectory(dir=self.folder)))
             path = self._received(folder, chunks)
-            file = drop_files.read(path, folder, self._max_tensors)
+            file = drop_files.read(path, folder, self.max_tensors)
             site = check_site_name(file.drop.site)
-            file.verify(self._signing.client_ca_pem, self._now(), Identity("site", site))
+            file.verify(self.signing.client_ca_pem, self._now(), Identity("site", site))
             match file.drop:
                 case values.Drop(enrolment=values.DropEnrolment() as enrolment):
                     return self._enrol(caller, site, enrolment, folder)
@@ -107,7 +94,7 @@ class DropHandler:
         )
 
     def _content(self, name: str, site: str) -> tuple[values.Drop, Path | None]:
-        study = self._service.study(name)
+        study = self.service.study(name)
         if site not in study.state.members:
             raise NotFoundError(
                 f"{shown(site)} is not invited to the study {name}", hint="check the site's name"
@@ -124,14 +111,14 @@ class DropHandler:
         message = task_message(study, task)
         prior = message.prior_digest
         drop = self._drop(site, task=values.DropTask(wire.write(message), terms))
-        return drop, self._store.blobs.existing(prior) if prior else None
+        return drop, self.store.blobs.existing(prior) if prior else None
 
     def _drop(self, site: str, **content: Any) -> values.Drop:
-        return values.Drop(site=site, made_unix_ms=self._clock_ms(), **content)
+        return values.Drop(site=site, made_unix_ms=self.clock_ms(), **content)
 
     def _write(self, path: Path, drop: values.Drop, tensors: Path | None) -> None:
         try:
-            drop_files.write(path, drop, tensors, self._signing.key_pem(), self._signing.certificate_pem())
+            drop_files.write(path, drop, tensors, self.signing.key_pem(), self.signing.certificate_pem())
         except ConfigError as error:
             raise StateError(
                 "the aggregator's key cannot sign files",
@@ -140,7 +127,7 @@ class DropHandler:
             ) from error
 
     def _received(self, folder: Path, chunks: Iterator[bytes | memoryview]) -> Path:
-        most, path = self._max_tensors + _ROOM, folder / "received"
+        most, path = self.max_tensors + _ROOM, folder / "received"
         with DurableWriter(folder) as writer:
             for chunk in chunks:
                 if writer.size + len(chunk) > most:
@@ -148,14 +135,14 @@ class DropHandler:
                         f"the file is larger than {most:,} bytes", hint="raise limits.max_answer_mib"
                     )
                 writer.write(chunk)
-                self._metrics.received(len(chunk))
+                self.metrics.received(len(chunk))
             writer.commit(path)
         return path
 
     def _enrol(
         self, caller: Caller, site: str, enrolment: values.DropEnrolment, folder: Path
     ) -> values.ImportDropResponse:
-        issued = self._enrolment.enrol(values.EnrolRequest(site, enrolment.token, enrolment.csr_pem))
+        issued = self.enrolment.enrol(values.EnrolRequest(site, enrolment.token, enrolment.csr_pem))
         path = folder / "reply"
         certificate = values.DropCertificate(issued.certificate_pem, issued.ca_pem)
         self._write(path, self._drop(site, certificate=certificate), None)
@@ -166,9 +153,9 @@ class DropHandler:
         self, caller: Caller, site: str, file: drop_files.DropFile, approval: values.DropApproval
     ) -> values.ImportDropResponse:
         request = values.ApproveRequest(approval.study, approval.terms_digest)
-        self._federation.approve(self._sender(file, request), request)
+        self.federation.approve(self._sender(file, request), request)
         self._note(caller, "drop.import", approval.study, site)
-        self._service.heard_by_file(site)
+        self.service.heard_by_file(site)
         return values.ImportDropResponse(what="approval", study=approval.study, site=site)
 
     def _answer(
@@ -182,25 +169,25 @@ class DropHandler:
                 "the answer in the file cannot be read", hint="have the site make the file again"
             ) from error
         self._note(caller, "drop.import", answer.study[:64], site)
-        begun = self._intake.begin(sender.name, answer, data)
+        begun = self.intake.begin(sender.name, answer, data)
         if not isinstance(begun, values.Receipt):
             with begun as upload:
                 if file.tensors_path is not None:
                     for chunk in file_chunks(file.tensors_path):
                         upload.write(chunk)
                 upload.finish()
-        self._service.heard_by_file(site)
+        self.service.heard_by_file(site)
         return values.ImportDropResponse(what="answer", study=answer.study, site=site, task_id=answer.task_id)
 
     def _sender(self, file: drop_files.DropFile, request: object) -> Caller:
         """The site that signed, if it could make the call that the file stands for."""
-        sender = self._resolver.resolve(file.signer_chain_pem, self._clock_ms())
+        sender = self.resolver.resolve(file.signer_chain_pem, self.clock_ms())
         authorise(wire.rpc_of(type(request)).path, sender)
         return sender
 
     def _note(self, caller: Caller, action: str, study: str, site: str) -> None:
-        with self._store.transaction() as transaction:
-            transaction.audit.append(caller.actor, action, study, {"site": site}, self._clock_ms())
+        with self.store.transaction() as transaction:
+            transaction.audit.append(caller.actor, action, study, {"site": site}, self.clock_ms())
 
     def _now(self) -> datetime.datetime:
-        return datetime.datetime.fromtimestamp(self._clock_ms() / 1000, datetime.UTC)
+        return datetime.datetime.fromtimestamp(self.clock_ms() / 1000, datetime.UTC)

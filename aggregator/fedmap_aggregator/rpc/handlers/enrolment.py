@@ -12,7 +12,9 @@ import datetime
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+from structlog.typing import FilteringBoundLogger
 
 from fedmap.contract import wire
 from fedmap.contract.v1 import values
@@ -48,27 +50,18 @@ def count_sites(store: Store, metrics: AggregatorMetrics) -> None:
     metrics.sites(Counter(row.state for row in sites), ends)
 
 
+@dataclass(frozen=True)
 class EnrolmentHandler:
     """EnrolmentService."""
 
-    def __init__(
-        self,
-        store: Store,
-        authority: CertificateAuthority | None,
-        site_days: int,
-        resolver: IdentityResolver,
-        liveness: Liveness,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._authority = authority
-        self._site_days = site_days
-        self._resolver = resolver
-        self._liveness = liveness
-        self._metrics = metrics
-        self._clock_ms = clock_ms
-        self._log = get_logger()
+    store: Store
+    authority: CertificateAuthority | None
+    site_days: int
+    resolver: IdentityResolver
+    liveness: Liveness
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
+    log: FilteringBoundLogger = field(default_factory=get_logger, init=False)
 
     def enrol(self, request: values.EnrolRequest) -> values.EnrolResponse:
         """A certificate for an invited site. Its earlier certificates are revoked with this."""
@@ -79,9 +72,9 @@ class EnrolmentHandler:
             )
         site = check_site_name(request.site)
         check_csr(request.csr_pem, Identity("site", site))
-        now = self._clock_ms()
+        now = self.clock_ms()
         version = "".join(c for c in request.software_version[:64] if c.isprintable())
-        with self._store.transaction() as transaction:
+        with self.store.transaction() as transaction:
             invitation = transaction.invitations.take(token_hash(request.token), now)
             if invitation.site != site:
                 raise TokenError(
@@ -99,18 +92,18 @@ class EnrolmentHandler:
                 {"serial": row.serial, "tier": str(invitation.tier), "revoked": str(revoked)},
                 now,
             )
-        self._resolver.forget()
-        self._liveness.forget(site)
-        count_sites(self._store, self._metrics)
-        self._log.info("site_enrolled", site=site, tier=invitation.tier, serial=row.serial)
+        self.resolver.forget()
+        self.liveness.forget(site)
+        count_sites(self.store, self.metrics)
+        self.log.info("site_enrolled", site=site, tier=invitation.tier, serial=row.serial)
         return values.EnrolResponse(certificate, authority.certificate_pem)
 
     def renew(self, caller: Caller, request: values.RenewRequest) -> values.RenewResponse:
         """A further certificate for a new key of the same site."""
         authority = self._issuing_authority()
-        now = self._clock_ms()
+        now = self.clock_ms()
         certificate, row = self._issue(authority, request.csr_pem, caller.name, now)
-        with self._store.transaction() as transaction:
+        with self.store.transaction() as transaction:
             issued = transaction.certificates.list_of("site", caller.name)
             if sum(known.not_before > now - DAY_MS for known in issued) >= MOST_A_DAY:
                 raise LimitError(
@@ -121,18 +114,18 @@ class EnrolmentHandler:
             transaction.audit.append(
                 caller.actor, "certificate.renew", f"site:{caller.name}", {"serial": row.serial}, now
             )
-        count_sites(self._store, self._metrics)
-        self._log.info("certificate_renewed", site=caller.name, serial=row.serial)
+        count_sites(self.store, self.metrics)
+        self.log.info("certificate_renewed", site=caller.name, serial=row.serial)
         return values.RenewResponse(certificate)
 
     def remember_version(self, caller: Caller, software_version: str) -> None:
         """What the agent says that it runs; written only when it changes."""
         version = "".join(c for c in software_version[:64] if c.isprintable())
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             known = transaction.sites.get(caller.name)
         if known is None or known.software_version == version:
             return
-        with self._store.transaction() as transaction:
+        with self.store.transaction() as transaction:
             current = transaction.sites.get(caller.name)
             if current is not None:
                 transaction.sites.upsert(replace(current, software_version=version))
@@ -141,7 +134,7 @@ class EnrolmentHandler:
         self, authority: CertificateAuthority, csr_pem: bytes, site: str, now: int
     ) -> tuple[bytes, CertificateRow]:
         moment = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC)
-        certificate = authority.issue(csr_pem, Identity("site", site), self._site_days, moment)
+        certificate = authority.issue(csr_pem, Identity("site", site), self.site_days, moment)
         facts = certificate_facts(certificate)
         row = CertificateRow(
             facts.serial, "site", site, _ms(facts.not_before), _ms(facts.not_after), revoked_at=None
@@ -149,13 +142,13 @@ class EnrolmentHandler:
         return certificate, row
 
     def _issuing_authority(self) -> CertificateAuthority:
-        if self._authority is None:
+        if self.authority is None:
             raise StateError(
                 "this federation's certificates come from an external PKI, so none are issued here",
                 hint="get a client certificate from that PKI, with the URI SAN fedmap:site:NAME, and give it "
                 "to `fedmap-site enrol`",
             )
-        return self._authority
+        return self.authority
 
 
 def _ms(moment: datetime.datetime) -> int:

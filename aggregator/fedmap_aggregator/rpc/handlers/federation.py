@@ -7,6 +7,7 @@ study is the service's, what an answer must be is the intake's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from fedmap.contract.v1 import values
@@ -31,28 +32,18 @@ LONGEST_WAIT = 60.0  # seconds
 SOFTWARE = version("fedmap")
 
 
+@dataclass(frozen=True)
 class FederationHandler:
     """FederationService."""
 
-    def __init__(
-        self,
-        service: StudyService,
-        intake: AnswerIntake,
-        store: Store,
-        liveness: Liveness,
-        enrolment: EnrolmentHandler,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-        release_key_fingerprint: str,
-    ) -> None:
-        self._service = service
-        self._intake = intake
-        self._store = store
-        self._liveness = liveness
-        self._enrolment = enrolment
-        self._metrics = metrics
-        self._clock_ms = clock_ms
-        self._release_key_fingerprint = release_key_fingerprint
+    service: StudyService
+    intake: AnswerIntake
+    store: Store
+    liveness: Liveness
+    enrolment: EnrolmentHandler
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
+    release_key_fingerprint: str
 
     def hello(self, caller: Caller, request: values.HelloRequest) -> values.HelloResponse:
         agreed = agreed_protocol(request.oldest_protocol, request.newest_protocol)
@@ -62,21 +53,21 @@ class FederationHandler:
                 f"the aggregator {OLDEST_PROTOCOL} to {PROTOCOL}",
                 hint="update the older side; an update keeps certificates and state",
             )
-        self._liveness.version(caller.name, request.software_version)
-        self._enrolment.remember_version(caller, request.software_version)
+        self.liveness.version(caller.name, request.software_version)
+        self.enrolment.remember_version(caller, request.software_version)
         return values.HelloResponse(
             protocol=agreed,
             software_version=SOFTWARE,
-            time_unix_ms=self._clock_ms(),
+            time_unix_ms=self.clock_ms(),
             tier=caller.tier,
-            release_key_fingerprint=self._release_key_fingerprint,
+            release_key_fingerprint=self.release_key_fingerprint,
         )
 
     def list_studies(self, caller: Caller) -> values.ListStudiesResponse:
         return values.ListStudiesResponse(
             tuple(
                 _offered(study, caller.name)
-                for study in self._service.studies()
+                for study in self.service.studies()
                 if caller.name in study.state.members
             )
         )
@@ -89,25 +80,25 @@ class FederationHandler:
                 hint="fetch the study's terms again, read them, and approve the digest of what you have read",
             )
         note = Note(caller.actor, "study.approve", study.state.study, {"terms_digest": request.terms_digest})
-        self._service.apply(study.state.study, Approved(self._clock_ms(), caller.name), note)
+        self.service.apply(study.state.study, Approved(self.clock_ms(), caller.name), note)
         return values.ApproveResponse()
 
     def leave(self, caller: Caller, request: values.LeaveRequest) -> values.LeaveResponse:
         study = self._study(caller, request.study)
         if study.state.members[caller.name].membership not in ("left", "excluded"):
             note = Note(caller.actor, "study.leave", study.state.study)
-            event = Left(self._clock_ms(), caller.name, "left by its own wish")
-            self._service.apply(study.state.study, event, note)
+            event = Left(self.clock_ms(), caller.name, "left by its own wish")
+            self.service.apply(study.state.study, event, note)
         return values.LeaveResponse()
 
     def next_task(
         self, caller: Caller, request: values.NextTaskRequest, poll: Poll
     ) -> values.NextTaskResponse:
         """Waits; `poll` is how the wait is ended from outside."""
-        self._service.heard(caller.name, _instance(request.instance))
+        self.service.heard(caller.name, _instance(request.instance))
         in_hand = frozenset((task.study, task.task_id, task.attempt) for task in request.in_hand)
         wait = min(float(request.wait_seconds), LONGEST_WAIT)
-        found = self._service.next_task(caller.name, in_hand, wait, poll)
+        found = self.service.next_task(caller.name, in_hand, wait, poll)
         if found is None:
             return values.NextTaskResponse()
         return values.NextTaskResponse(task_message(*found))
@@ -121,9 +112,9 @@ class FederationHandler:
                 hint="only sites that approved the study and have not left it fetch priors",
             )
         self._check_prior(study, request.digest)
-        path = self._store.blobs.existing(request.digest)
-        self._service.heard(caller.name, None)
-        return self._chunks(file_chunks(path, request.offset))
+        path = self.store.blobs.existing(request.digest)
+        self.service.heard(caller.name, None)
+        return self.metrics.sending(file_chunks(path, request.offset))
 
     def submit(self, caller: Caller, parts: Iterator[UploadPart]) -> values.SubmitAnswerResponse:
         """The message first, then the tensors it names."""
@@ -132,8 +123,8 @@ class FederationHandler:
             raise RejectedError(
                 "an upload begins with the answer, and this one does not", hint="update the site agent"
             )
-        self._service.heard(caller.name, None)
-        begun = self._intake.begin(caller.name, first.answer, first.data)
+        self.service.heard(caller.name, None)
+        begun = self.intake.begin(caller.name, first.answer, first.data)
         if isinstance(begun, values.Receipt):
             return values.SubmitAnswerResponse(begun)
         with begun as upload:
@@ -144,9 +135,9 @@ class FederationHandler:
             return values.SubmitAnswerResponse(upload.finish())
 
     def heartbeat(self, caller: Caller, request: values.HeartbeatRequest) -> values.HeartbeatResponse:
-        self._service.heard(caller.name, _instance(request.instance))
+        self.service.heard(caller.name, _instance(request.instance))
         progress = Progress(request.study, request.task_id, request.stage, request.progress)
-        self._liveness.progress(caller.name, progress)
+        self.liveness.progress(caller.name, progress)
         if not request.study:
             return values.HeartbeatResponse()
         state = self._study(caller, request.study).state
@@ -154,7 +145,7 @@ class FederationHandler:
 
     def _study(self, caller: Caller, name: str) -> Study:
         """The study, if this site is invited to it; otherwise there is none of that name."""
-        for study in self._service.studies():
+        for study in self.service.studies():
             if study.state.study == name and caller.name in study.state.members:
                 return study
         raise NotFoundError(
@@ -165,17 +156,12 @@ class FederationHandler:
     def _check_prior(self, study: Study, digest: str) -> None:
         if digest and digest == study.state.prior_digest:
             return
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             known = {row.prior_digest for row in transaction.results.list(study.state.study)}
         if not digest or digest not in known:
             raise NotFoundError(
                 f"{study.state.study} has no such prior", hint="ask for the next task; it names the prior"
             )
-
-    def _chunks(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            self._metrics.sent(len(chunk))
-            yield chunk
 
 
 def _offered(study: Study, site: str) -> values.OfferedStudy:

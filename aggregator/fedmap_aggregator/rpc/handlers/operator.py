@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from structlog.typing import FilteringBoundLogger
 
 from fedmap.contract.v1 import values
 from fedmap.errors import NotFoundError, RejectedError, StateError
@@ -47,27 +49,18 @@ class Invitations:
     hours: int
 
 
+@dataclass(frozen=True)
 class OperatorHandler:
     """OperatorService, but for files, bundles and deletion."""
 
-    def __init__(
-        self,
-        service: StudyService,
-        store: Store,
-        liveness: Liveness,
-        resolver: IdentityResolver,
-        invitations: Invitations,
-        metrics: AggregatorMetrics,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._service = service
-        self._store = store
-        self._liveness = liveness
-        self._resolver = resolver
-        self._invitations = invitations
-        self._metrics = metrics
-        self._clock_ms = clock_ms
-        self._log = get_logger()
+    service: StudyService
+    store: Store
+    liveness: Liveness
+    resolver: IdentityResolver
+    invitations: Invitations
+    metrics: AggregatorMetrics
+    clock_ms: Callable[[], int]
+    log: FilteringBoundLogger = field(default_factory=get_logger, init=False)
 
     def invite(self, caller: Caller, request: values.InviteRequest) -> values.InviteResponse:
         """A token for a site; with external PKI the site may join at once and there is no token."""
@@ -80,10 +73,10 @@ class OperatorHandler:
             raise RejectedError(
                 f"an invitation is valid for at most {_LONGEST_HOURS} hours", hint="give fewer hours"
             )
-        now, token = self._clock_ms(), secrets.token_urlsafe(32)
-        issues = self._invitations.issues_certificates
-        expires = now + (request.valid_hours or self._invitations.hours) * _HOUR_MS if issues else 0
-        with self._store.transaction() as transaction:
+        now, token = self.clock_ms(), secrets.token_urlsafe(32)
+        issues = self.invitations.issues_certificates
+        expires = now + (request.valid_hours or self.invitations.hours) * _HOUR_MS if issues else 0
+        with self.store.transaction() as transaction:
             known = transaction.sites.get(site)
             if not issues:
                 row = SiteRow(site, request.tier, region, "active", known.software_version if known else "")
@@ -96,23 +89,23 @@ class OperatorHandler:
             detail = {"tier": str(request.tier), "expires": str(expires)}
             transaction.audit.append(caller.actor, "site.invite", f"site:{site}", detail, now)
         self._standing_changed()
-        self._log.info("site_invited", site=site, tier=request.tier, actor=caller.actor)
+        self.log.info("site_invited", site=site, tier=request.tier, actor=caller.actor)
         return values.InviteResponse(
             token=token if issues else "",
-            ca_fingerprint=self._invitations.ca_fingerprint,
+            ca_fingerprint=self.invitations.ca_fingerprint,
             expires_unix_ms=expires,
         )
 
     def list_sites(self) -> values.ListSitesResponse:
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             return values.ListSitesResponse(
                 tuple(self._site(transaction, row) for row in transaction.sites.list())
             )
 
     def revoke_site(self, caller: Caller, request: values.RevokeSiteRequest) -> values.RevokeSiteResponse:
         """Shut a site out: its certificates, its unused tokens, its part in every study."""
-        site, now = request.site, self._clock_ms()
-        with self._store.transaction() as transaction:
+        site, now = request.site, self.clock_ms()
+        with self.store.transaction() as transaction:
             known = transaction.sites.get(site)
             if known is None:
                 raise NotFoundError(f"no site is called {shown(site)}", hint="list the sites")
@@ -123,9 +116,9 @@ class OperatorHandler:
                 detail = {"reason": request.reason[:_REASON], "certificates": str(count)}
                 transaction.audit.append(caller.actor, "site.revoke", f"site:{site}", detail, now)
         self._standing_changed()
-        self._service.leave_all(site, "revoked by the operator")
-        self._liveness.forget(site)
-        self._log.info("site_revoked", site=site, actor=caller.actor)
+        self.service.leave_all(site, "revoked by the operator")
+        self.liveness.forget(site)
+        self.log.info("site_revoked", site=site, actor=caller.actor)
         return values.RevokeSiteResponse()
 
     def create_study(self, caller: Caller, request: values.CreateStudyRequest) -> values.CreateStudyResponse:
@@ -138,7 +131,7 @@ class OperatorHandler:
                 f"{len(sites)} T1 site(s) would be invited, the plan's quorum is {plan.rounds.quorum}",
                 hint="invite more sites with tier 1 first, or lower rounds.quorum in the plan",
             )
-        study = self._service.create(terms, sites, caller.actor)
+        study = self.service.create(terms, sites, caller.actor)
         return values.CreateStudyResponse(
             study.state.study, study.terms.digest, tuple(sorted(study.state.members))
         )
@@ -151,29 +144,29 @@ class OperatorHandler:
             raise RejectedError("the action is unknown", hint="use start, pause, resume or abort")
         action, event = known
         note = Note(caller.actor, action, request.study)
-        study = self._service.apply(request.study, event(self._clock_ms()), note)
-        self._log.info("study_controlled", study=request.study, action=action, actor=caller.actor)
+        study = self.service.apply(request.study, event(self.clock_ms()), note)
+        self.log.info("study_controlled", study=request.study, action=action, actor=caller.actor)
         return values.ControlStudyResponse(study.state.phase)
 
     def get_status(self, request: values.GetStatusRequest) -> values.GetStatusResponse:
-        studies = (self._service.study(request.study),) if request.study else self._service.studies()
-        now = self._clock_ms()
-        with self._store.reading() as transaction:
+        studies = (self.service.study(request.study),) if request.study else self.service.studies()
+        now = self.clock_ms()
+        with self.store.reading() as transaction:
             return values.GetStatusResponse(
                 tuple(self._status(transaction, study, now) for study in studies), now
             )
 
     def verify_audit(self) -> values.VerifyAuditResponse:
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             head = transaction.audit.verify()
         return values.VerifyAuditResponse(head.entries, head.hash)
 
     def _standing_changed(self) -> None:
-        self._resolver.forget()
-        count_sites(self._store, self._metrics)
+        self.resolver.forget()
+        count_sites(self.store, self.metrics)
 
     def _invited(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             known = {row.name: row for row in transaction.sites.list()}
         if not named:
             return tuple(name for name, row in known.items() if row.tier == 1 and row.state != "revoked")
@@ -190,7 +183,7 @@ class OperatorHandler:
 
     def _site(self, transaction: Transaction, row: SiteRow) -> values.Site:
         valid = [c for c in transaction.certificates.list_of("site", row.name) if c.revoked_at is None]
-        presence = self._liveness.presence(row.name)
+        presence = self.liveness.presence(row.name)
         return values.Site(
             name=row.name,
             tier=row.tier,
@@ -204,5 +197,5 @@ class OperatorHandler:
 
     def _status(self, transaction: Transaction, study: Study, now: int) -> values.StudyStatus:
         record = study_record(transaction, study.terms, study.state, MOST_REFUSALS)
-        presence = {site: self._liveness.presence(site) for site in study.state.members}
+        presence = {site: self.liveness.presence(site) for site in study.state.members}
         return study_status(study, record, presence, now)

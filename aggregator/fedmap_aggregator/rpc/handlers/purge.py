@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fedmap.contract.v1 import values
 from fedmap.errors import StateError
@@ -13,22 +14,22 @@ from fedmap_aggregator.identity.callers import Caller
 from fedmap_aggregator.upkeep.purge import KEPT_BUNDLE, StudyPurge
 
 
+@dataclass(frozen=True)
 class PurgeHandler:
     """The operator's calls about deletion."""
 
-    def __init__(self, purge: StudyPurge) -> None:
-        self._purge = purge
+    studies: StudyPurge
 
     def purge(self, caller: Caller, request: values.PurgeStudyRequest) -> values.PurgeStudyResponse:
         """Deletes, or counts what would be deleted. A study that was purged before answers as it was then."""
         study = check_study_name(request.study)
         if request.dry_run:
-            return _told(self._purge.plan(study, request.with_bundles))
-        return _told(self._purge.purge(request.study, request.with_bundles, caller.actor))
+            return _told(self.studies.plan(study, request.with_bundles))
+        return _told(self.studies.purge(request.study, request.with_bundles, caller.actor))
 
     def fetch(self, request: values.FetchDeletionRequest) -> Iterator[bytes]:
         """The chunks of a certificate; the server makes messages of them."""
-        row = self._purge.deletion(check_study_name(request.study))
+        row = self.studies.deletion(check_study_name(request.study))
         if row is None or not row.certificate:
             raise StateError(
                 f"nothing of {request.study} was deleted", hint="run `fedmap-aggregator purge` first"
