@@ -68,7 +68,7 @@ def test_a_new_stage_goes_out_at_once_and_progress_follows(
 ) -> None:
     heartbeat.report("toy", "round-1", "training")
     aggregator.wait_for(1)
-    heartbeat.at("toy", "round-1", "training", 0.5)
+    heartbeat.report("toy", "round-1", "training", 0.5)
     aggregator.wait_for(3)
     assert (aggregator.beats[0].stage, aggregator.beats[0].task_id) == ("training", "round-1")
     assert aggregator.beats[-1].progress == 0.5

@@ -70,6 +70,15 @@ def storage_error(error: OSError, path: Path) -> StorageError:
     return StorageError(f"{path}: {reason.format(**words)}", hint=hint.format(**words))
 
 
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """What the system refuses in this stretch is a `StorageError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Puts `data` at `path`, replacing what was there in one step."""
     with DurableWriter(path.parent, mode) as writer:
@@ -86,23 +95,19 @@ def try_writing(folder: Path) -> None:
 
 def read_file(path: Path) -> bytes:
     """The whole file; what goes wrong is a `StorageError`."""
-    try:
+    with storage_errors(path):
         return path.read_bytes()
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
     """Makes the folder and what is missing above it, so that they are there after a power cut too."""
-    try:
+    with storage_errors(path):
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=mode, exist_ok=True)
             sync_folder(folder.parent)
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -120,12 +125,10 @@ def sync_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> int:
     """Deletes what unfinished writers of a killed process left; only for one who holds the folder's lock."""
     count = 0
-    try:
+    with storage_errors(folder):
         for path in folder.glob(f"{TEMPORARY}*"):
             path.unlink(missing_ok=True)
             count += 1
-    except OSError as error:
-        raise storage_error(error, folder) from error
     return count
 
 
@@ -143,10 +146,8 @@ class DurableWriter:
         self._hash = hashlib.sha256()
         self._committed = False
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-        try:
+        with storage_errors(folder):
             self._descriptor: int | None = os.open(self.path, flags, mode)
-        except OSError as error:
-            raise storage_error(error, folder) from error
         reserve(self._descriptor, 0, expected)
 
     @property
@@ -160,11 +161,9 @@ class DurableWriter:
             raise ValueError("the file is closed")
         self._hash.update(chunk)
         rest = memoryview(chunk)
-        try:
+        with storage_errors(self.path.parent):
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-        except OSError as error:
-            raise storage_error(error, self.path.parent) from error
         self.size += len(chunk)
         if self.size - self._written_back >= _WRITE_BACK:
             start_writing_back(self._descriptor, self._written_back, self.size)
@@ -173,22 +172,18 @@ class DurableWriter:
     def finish(self) -> Path:
         """Makes the bytes durable under the temporary name, for who wants to look before the commit."""
         if self._descriptor is not None:
-            try:
+            with storage_errors(self.path.parent):
                 os.fsync(self._descriptor)
                 self._close()
-            except OSError as error:
-                raise storage_error(error, self.path.parent) from error
         return self.path
 
     def commit(self, path: Path) -> None:
         """Gives the file its name, on the same file system; what had the name before is replaced."""
         self.finish()
-        try:
+        with storage_errors(path):
             self.path.replace(path)
             self._committed = True
             sync_folder(path.parent)
-        except OSError as error:
-            raise storage_error(error, path) from error
 
     def __enter__(self) -> Self:
         return self
@@ -216,10 +211,8 @@ class DurableWriter:
 def waiting_lock(path: Path) -> Iterator[None]:
     """One at a time, between processes and threads, for what is done soon: it waits. Never nest it."""
     make_folder(path.parent)
-    try:
+    with storage_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise storage_error(error, path) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -242,10 +235,8 @@ class FolderLock:
         """Takes the lock at once or raises `StorageError`; never waits."""
         if self._descriptor is not None:
             raise ValueError("the lock is already held")
-        try:
+        with storage_errors(self._path):
             descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise storage_error(error, self._path) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(descriptor, 0)

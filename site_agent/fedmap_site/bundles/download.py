@@ -32,7 +32,7 @@ from fedmap.errors import (
     UnreachableError,
 )
 from fedmap.files.digests import file_sha256, is_digest
-from fedmap.files.durable import make_folder, storage_error, sync_folder, write_durably
+from fedmap.files.durable import make_folder, storage_error, storage_errors, sync_folder, write_durably
 from fedmap.names import shown
 from fedmap.process.settings import Section
 
@@ -193,15 +193,13 @@ def _receive(source: Source, remote: Remote, file: FileIO, have: int, progress: 
 def _finish(part: Path, target: Path, remote: Remote) -> Path:
     note = part.with_name(f"{part.name}.json")
     sound = not remote.sha256 or file_sha256(part) == remote.sha256
-    try:
+    with storage_errors(target):
         if sound:
             part.rename(target)
         else:
             part.unlink()
         note.unlink(missing_ok=True)
         sync_folder(target.parent)
-    except OSError as error:
-        raise storage_error(error, target) from error
     if not sound:
         raise IntegrityError(
             f"what arrived is not the {remote.file_name} that was announced",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.errors import ConfigError, FedmapError, NotAllowedError, NotFoundError, StateError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.process.log import get_logger
 from fedmap.trust.signing import same_fingerprint, shown_fingerprint
 from fedmap.web.bundle_app import make_bundle_app
@@ -133,10 +133,8 @@ class StoreCatalogue:
     def _sound(self, entry: Installed) -> VerifiedBundle:
         """Verified once for as long as the file does not change."""
         path = self._store.path_of(entry)
-        try:
+        with storage_errors(path):
             found = path.stat()
-        except OSError as error:
-            raise storage_error(error, path) from error
         now = (found.st_ino, found.st_size, found.st_mtime_ns)
         with self._lock:
             seen = self._seen.get(entry.file_name)

@@ -21,7 +21,7 @@ from fedmap.bundles.verification import Trust, VerifiedBundle, against_installed
 from fedmap.bundles.withdrawals import Withdrawals
 from fedmap.errors import ConflictError, IntegrityError, NotFoundError, StateError
 from fedmap.files.digests import file_sha256
-from fedmap.files.durable import DurableWriter, make_folder, remove_leftovers, storage_error, waiting_lock
+from fedmap.files.durable import DurableWriter, make_folder, remove_leftovers, storage_errors, waiting_lock
 from fedmap.names import shown
 from fedmap.trust.signing import shown_fingerprint
 from fedmap_site.bundles.records import Installed, Records, facts_of
@@ -166,10 +166,8 @@ class BundleStore:
             entry = self.find(name, version)
             gone = entry.model_copy(update={"removed": True})
             self._records.write(name, self._records.read(name).with_entry(gone))
-            try:
+            with storage_errors(self.path_of(entry)):
                 self.path_of(entry).unlink(missing_ok=True)
-            except OSError as error:
-                raise storage_error(error, self.path_of(entry)) from error
             self._audit.append("bundle.removed", entry.reference, {"digest": entry.sha256}, PERSON)
             return entry
 
@@ -209,12 +207,9 @@ class BundleStore:
         make_folder(home)
         remove_leftovers(home)
         with DurableWriter(home) as writer:
-            try:
-                with bundle.path.open("rb", buffering=0) as source:
-                    while writer.size <= bundle.size and (block := source.read(_BLOCK)):
-                        writer.write(block)
-            except OSError as error:
-                raise storage_error(error, bundle.path) from error
+            with storage_errors(bundle.path), bundle.path.open("rb", buffering=0) as source:
+                while writer.size <= bundle.size and (block := source.read(_BLOCK)):
+                    writer.write(block)
             if writer.size != bundle.size:
                 raise _changed(bundle.path)
             yield writer

@@ -23,7 +23,7 @@ from typing import Literal
 
 from fedmap.contract.v1.values import Answer, Receipt
 from fedmap.errors import IntegrityError, NotFoundError, RejectedError, StateError
-from fedmap.files.durable import make_folder, storage_error, sync_folder, waiting_lock, write_durably
+from fedmap.files.durable import make_folder, storage_errors, sync_folder, waiting_lock, write_durably
 from fedmap.names import shown
 from fedmap.process.fault_points import reach
 from fedmap.study.answer_names import WITHHELD
@@ -167,16 +167,13 @@ class Outbox:
 
         What a killed process left without a name goes too: it may be of this study.
         """
-        with self._locked():
-            try:
-                for path in self._leftovers():
-                    shutil.rmtree(path)
-                for path in self.folders_of(study):
-                    gone = path.rename(self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}")
-                    sync_folder(self._folder)
-                    shutil.rmtree(gone)
-            except OSError as error:
-                raise storage_error(error, self._folder) from error
+        with self._locked(), storage_errors(self._folder):
+            for path in self._leftovers():
+                shutil.rmtree(path)
+            for path in self.folders_of(study):
+                gone = path.rename(self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}")
+                sync_folder(self._folder)
+                shutil.rmtree(gone)
 
     def _leftovers(self) -> list[Path]:
         """For the holder of the lock: nobody else is writing an item then."""
@@ -242,11 +239,9 @@ class Outbox:
         write_durably(unfinished / MANIFEST_TEXT, manifest.to_text().encode())
         _write_status(unfinished, Status(state=state, at_unix_ms=self._clock(), by=by))
         reach("agent.outbox_before_rename")
-        try:
+        with storage_errors(self._folder / name):
             unfinished.rename(self._folder / name)
             sync_folder(self._folder)
-        except OSError as error:
-            raise storage_error(error, self._folder / name) from error
         return read_item(self._folder / name)
 
     def _set(self, item: OutboxItem, status: Status) -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmap.errors import StateError
-from fedmap.files.durable import make_folder, read_file, storage_error, sync_folder, write_durably
+from fedmap.files.durable import (
+    make_folder,
+    read_file,
+    storage_error,
+    storage_errors,
+    sync_folder,
+    write_durably,
+)
 
 LOCK = "lock"
 """Held by the one agent that runs on a state folder."""
@@ -72,7 +79,7 @@ def write_identity(state: Path, identity: SiteIdentity) -> None:
     write_durably(unfinished / AUTHORITY, identity.authority)
     if identity.external:
         write_durably(unfinished / _EXTERNAL, b"")
-    try:
+    with storage_errors(state):
         unfinished.rename(fresh)
         sync_folder(home)
         link = home / f"{_UNFINISHED}{secrets.token_hex(4)}"
@@ -80,22 +87,18 @@ def write_identity(state: Path, identity: SiteIdentity) -> None:
         _make_way(state / LINK)
         link.replace(state / LINK)
         sync_folder(state)
-    except OSError as error:
-        raise storage_error(error, state) from error
     remove_old_generations(state)
 
 
 def remove_old_generations(state: Path) -> None:
     """Delete every generation that is not in force, and what a killed process left half made."""
     home, current = state / GENERATIONS, (state / LINK).resolve()
-    try:
+    with storage_errors(home):
         for path in home.iterdir() if home.is_dir() else ():
             if path.is_symlink():
                 path.unlink()
             elif path.resolve() != current:
                 shutil.rmtree(path)
-    except OSError as error:
-        raise storage_error(error, home) from error
 
 
 def open_to_others(state: Path) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fedmap.contract.v1.values import TaskInHand
 from fedmap.errors import (
@@ -36,30 +37,22 @@ ENDING = (StaleError, RejectedError, ConflictError, NotFoundError, StateError)
 RETRY_SECONDS = 60.0
 
 
+@dataclass
 class Courier:
     """The open items of the outbox, kept in memory so that a long outbox is read only once."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        connection: Connection,
-        heartbeat: Heartbeat,
-        metrics: SiteMetrics,
-        tell: Tell,
-        stop: Stop,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._outbox = outbox
-        self._connection = connection
-        self._heartbeat = heartbeat
-        self._metrics = metrics
-        self._tell = tell
-        self._stop = stop
-        self._monotonic = monotonic
+    outbox: Outbox
+    connection: Connection
+    heartbeat: Heartbeat
+    metrics: SiteMetrics
+    tell: Tell
+    stop: Stop
+
+    def __post_init__(self) -> None:
         self._log = get_logger()
         self._open: dict[str, OutboxItem] = {}
         self._not_before: dict[str, float] = {}
-        for item in outbox.items("waiting_review", "released"):
+        for item in self.outbox.items("waiting_review", "released"):
             self.add(item)
         self.show()
 
@@ -81,7 +74,7 @@ class Courier:
     def look_again(self) -> bool:
         """What a person has decided meanwhile; whether something can be sent now."""
         for item in self.waiting:
-            found = self._outbox.find(item.study, item.task_id, item.attempt)
+            found = self.outbox.find(item.study, item.task_id, item.attempt)
             if found is not None and found.id == item.id and found.status == item.status:
                 continue
             del self._open[item.id]
@@ -99,18 +92,18 @@ class Courier:
             except (UnreachableError, NotAllowedError):
                 raise
             except FedmapError as error:
-                self._not_before[item.id] = self._monotonic() + RETRY_SECONDS
+                self._not_before[item.id] = time.monotonic() + RETRY_SECONDS
                 self._log.warning("answer_not_sent", study=item.study, task=item.task_id, code=error.code)
-                self._tell(Notice.of(error, item.id))
+                self.tell(Notice.of(error, item.id))
         self.show()
 
     def show(self) -> None:
         """Tell the metrics what is in the outbox now."""
         oldest = min((item.manifest.made_unix_ms for item in self.waiting), default=None)
-        self._metrics.show_outbox(self.counts(), oldest)
+        self.metrics.show_outbox(self.counts(), oldest)
 
     def _ready(self) -> list[OutboxItem]:
-        now = self._monotonic()
+        now = time.monotonic()
         for item in [item for item in self._open.values() if not item.folder.is_dir()]:
             del self._open[item.id]  # purged with its study
         return [
@@ -120,11 +113,11 @@ class Courier:
         ]
 
     def _send(self, item: OutboxItem) -> None:
-        self._heartbeat.report(item.study, item.task_id, "sending")
+        self.heartbeat.report(item.study, item.task_id, "sending")
         answer = item.answer_bytes()
-        with self._metrics.timed("send"), self._stop.abandonable():
-            receipt = self._connection.submit(answer, item.tensors_path)
-        self._outbox.mark_sent(item.id, receipt)
+        with self.metrics.timed("send"), self.stop.abandonable():
+            receipt = self.connection.submit(answer, item.tensors_path)
+        self.outbox.mark_sent(item.id, receipt)
         del self._open[item.id]
         self._log.info(
             "answer_sent",
@@ -139,7 +132,7 @@ class Courier:
     def _end(self, item: OutboxItem, error: FedmapError) -> None:
         del self._open[item.id]
         if item.status.state == "released":
-            self._outbox.mark_refused(item.id, error.code, error.message)
-        self._metrics.tasks.labels(item.content, "refused").inc()
+            self.outbox.mark_refused(item.id, error.code, error.message)
+        self.metrics.tasks.labels(item.content, "refused").inc()
         self._log.warning("answer_refused", study=item.study, task=item.task_id, code=error.code)
-        self._tell(Notice.of(error, f"{item.id} was refused"))
+        self.tell(Notice.of(error, f"{item.id} was refused"))

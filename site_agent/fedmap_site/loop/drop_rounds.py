@@ -18,7 +18,7 @@ from fedmap.contract import wire
 from fedmap.contract.v1.values import Drop, DropAnswer, DropApproval, Task
 from fedmap.errors import FedmapError, IntegrityError, RejectedError, StateError
 from fedmap.files.digests import file_sha256, is_digest
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap.trust import drop_files
 from fedmap.trust.certificates import Identity
@@ -132,8 +132,6 @@ def _keep_prior(site: FileSite, task: Task, found: DropFile, path: Path) -> None
     if not is_digest(task.prior_digest):
         raise IntegrityError(f"{path}: its prior has no digest", hint="Ask the operator for the file again.")
     kept = site.state.prior_path(task.study, task.prior_digest)
-    try:
+    with storage_errors(kept):
         shutil.move(found.tensors_path, kept)
-    except OSError as error:
-        raise storage_error(error, kept) from error
     site.state.keep_only_prior(task.study, task.prior_digest)

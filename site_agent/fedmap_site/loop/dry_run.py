@@ -20,7 +20,7 @@ from pathlib import Path
 from fedmap.contract.v1.values import FitAnswer, RuleAnswer, StatisticsAnswer, Task, TaskKind
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import TrainingError
-from fedmap.files.durable import make_folder, storage_error
+from fedmap.files.durable import make_folder, storage_errors
 from fedmap.study.answers import content_as, terms_of, told_rule
 from fedmap.study.centre_step import CentreStep
 from fedmap.study.tensors.parameter_files import PriorFile, decode_parameters, decode_statistics, decode_theta
@@ -99,11 +99,9 @@ def rehearse(
 
 
 def _clear(folder: Path) -> None:
-    try:
+    with storage_errors(folder):
         if folder.exists():
             shutil.rmtree(folder)
-    except OSError as error:
-        raise storage_error(error, folder) from error
 
 
 class _Stage:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from fedmap.contract.v1.values import AgentInstance, HeartbeatRequest
@@ -19,24 +18,13 @@ Stage = Literal["idle", "loading", "training", "scoring", "review", "sending"]
 Beat = Callable[[HeartbeatRequest], bool]
 
 
-@dataclass(frozen=True)
-class Doing:
-    """What the agent is at."""
-
-    study: str = ""
-    task_id: str = ""
-    stage: Stage = "idle"
-    progress: float = 0.0
-
-
 class Heartbeat:
     """Sends what the agent is doing, at once when that changes in kind and then at intervals."""
 
     def __init__(self, beat: Beat, instance: AgentInstance, seconds: float) -> None:
         self._beat = beat
-        self._instance = instance
         self._seconds = seconds
-        self._doing = Doing()
+        self._doing = self._idle = HeartbeatRequest(instance, stage="idle")
         self._news = threading.Condition()
         self._changed = False
         self._stopping = False
@@ -45,7 +33,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @property
-    def doing(self) -> Doing:
+    def doing(self) -> HeartbeatRequest:
         return self._doing
 
     def start(self) -> None:
@@ -58,16 +46,13 @@ class Heartbeat:
             self._news.notify_all()
             self._news.release()
 
-    def report(self, study: str, task_id: str, stage: Stage) -> None:
-        """The agent does something else now."""
-        self.at(study, task_id, stage, 0.0)
-
     def idle(self) -> None:
-        self._doing = Doing()
+        self._doing = self._idle
 
-    def at(self, study: str, task_id: str, stage: Stage, progress: float) -> None:
-        """How far the agent is. A new stage goes out at once, progress with the next sign."""
-        before, self._doing = self._doing, Doing(study, task_id, stage, min(max(progress, 0.0), 1.0))
+    def report(self, study: str, task_id: str, stage: Stage, progress: float = 0.0) -> None:
+        """What is done, and how far it is. A new stage goes out at once, progress with the next sign."""
+        before, share = self._doing, min(max(progress, 0.0), 1.0)
+        self._doing = HeartbeatRequest(self._idle.instance, study, task_id, stage, share)
         if (before.study, before.task_id, before.stage) != (study, task_id, stage):
             with self._news:
                 self._changed = True
@@ -82,14 +67,12 @@ class Heartbeat:
                     return
                 self._changed = False
                 doing = self._doing
-            if doing.stage != "idle":
+            if doing is not self._idle:
                 self._send(doing)
 
-    def _send(self, doing: Doing) -> None:
+    def _send(self, doing: HeartbeatRequest) -> None:
         try:
-            still_open = self._beat(
-                HeartbeatRequest(self._instance, doing.study, doing.task_id, doing.stage, doing.progress)
-            )
+            still_open = self._beat(doing)
         except FedmapError as error:
             self._log.debug("heartbeat_not_taken", code=error.code)
             return

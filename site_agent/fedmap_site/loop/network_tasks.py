@@ -11,8 +11,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from fedmap.contract.v1.values import Task
-from fedmap.errors import IntegrityError
-from fedmap.files.digests import is_digest
 from fedmap.process.fault_points import reach
 from fedmap.process.log import get_logger
 from fedmap.study.site_step import Stage
@@ -50,7 +48,7 @@ class NetworkTasks:
             self._fetch(task)
 
         def on_progress(stage: Stage, share: float) -> None:
-            self.heartbeat.at(task.study, task.id, stage, share)
+            self.heartbeat.report(task.study, task.id, stage, share)
             if task.kind == "fit" and stage == "training" and share > 0:
                 reach("agent.training")
 
@@ -75,11 +73,6 @@ class NetworkTasks:
     def _fetch(self, task: Task) -> None:
         if not task.prior_digest:
             return
-        if not is_digest(task.prior_digest):
-            raise IntegrityError(
-                f"the task {task.id} names its prior by something that is not a digest",
-                hint="Tell the operator: the aggregator and this agent do not fit together.",
-            )
-        folder = self.state.prior_path(task.study, task.prior_digest).parent
+        folder = self.state.priors_folder(task.study)
         self.connection.fetch_prior(task.study, task.prior_digest, task.prior_size, folder)
         self.state.keep_only_prior(task.study, task.prior_digest)

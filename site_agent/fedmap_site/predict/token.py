@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.errors import ConfigError
-from fedmap.files.durable import read_file, storage_error, write_durably
+from fedmap.files.durable import read_file, storage_errors, write_durably
 
 _LEAST, _MOST = 20, 200
 _OTHERS = 0o077
@@ -39,10 +39,8 @@ def token_of(path: Path) -> tuple[BearerToken, bool]:
     made = not path.exists()
     if made:
         write_durably(path, secrets.token_urlsafe(32).encode() + b"\n")
-    try:
+    with storage_errors(path):
         mode = path.stat().st_mode
-    except OSError as error:
-        raise storage_error(error, path) from error
     secret = read_file(path).strip()
     problems = []
     if mode & _OTHERS:

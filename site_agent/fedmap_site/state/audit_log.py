@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedmap.errors import IntegrityError
 from fedmap.files.digests import sha256_hex
-from fedmap.files.durable import storage_error, sync_folder, write_durably
+from fedmap.files.durable import storage_error, storage_errors, sync_folder, write_durably
 from fedmap.trust.audit import AuditEntry, entry_hash, make_entry, parse_entry, verify_chain
 
 AGENT = "agent"
@@ -63,10 +63,8 @@ class AuditLog:
         return VerifiedLog(len(lines), head, torn)
 
     def _lines(self) -> tuple[list[str], int]:
-        try:
+        with storage_errors(self._path):
             data = self._path.read_bytes() if self._path.exists() else b""
-        except OSError as error:
-            raise storage_error(error, self._path) from error
         whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
         try:
             return whole.decode("ascii").splitlines(), len(torn)
@@ -75,13 +73,11 @@ class AuditLog:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        try:
+        with storage_errors(self._path):
             new = not self._path.exists()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             if new:
                 sync_folder(self._path.parent)
-        except OSError as error:
-            raise storage_error(error, self._path) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor

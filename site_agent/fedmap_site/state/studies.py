@@ -13,7 +13,6 @@ import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +24,7 @@ from fedmap.files.durable import (
     make_folder,
     read_file,
     remove_leftovers,
-    storage_error,
+    storage_errors,
     sync_folder,
     waiting_lock,
     write_durably,
@@ -70,13 +69,7 @@ class _Over(Section):
     seen_unix_ms: int
 
 
-class _Instance(Section):
-    id: str
-    start: int
-
-
-@dataclass(frozen=True)
-class Instance:
+class Instance(Section):
     """Tells a restarted agent from a second one."""
 
     id: str
@@ -110,9 +103,8 @@ class SiteState:
         ):
             remove_leftovers(folder)
         path = self.folder / "instance.json"
-        last = _read(path, _Instance) if path.exists() else None
-        instance = Instance(secrets.token_hex(16), 1) if last is None else Instance(last.id, last.start + 1)
-        _write(path, _Instance(id=instance.id, start=instance.start))
+        last = _read(path, Instance) if path.exists() else Instance(id=secrets.token_hex(16), start=0)
+        _write(path, instance := Instance(id=last.id, start=last.start + 1))
         return instance
 
     def approve(self, terms: StudyTerms, approver: str, at_unix_ms: int, policy_digest: str) -> None:
@@ -133,10 +125,8 @@ class SiteState:
             folder = self.study_folder(terms.study)
             make_folder(folder / "models")
             over = folder / "over.json"
-            try:
+            with storage_errors(over):
                 over.unlink(missing_ok=True)  # the time after which it is deleted begins anew
-            except OSError as error:
-                raise storage_error(error, over) from error
             write_durably(folder / "terms.json", terms.to_json().encode())
             _write(
                 folder / "approval.json",
@@ -209,10 +199,8 @@ class SiteState:
         make_folder(folder)
         write_durably(folder / f"round-{number:04d}.safetensors", encode_own_model(network, model))
         for _, path in self._models(study)[:-MODELS_KEPT]:
-            try:
+            with storage_errors(path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise storage_error(error, path) from error
 
     def newest_model(
         self,
@@ -236,21 +224,22 @@ class SiteState:
 
         return decode_own_model(network, models[-1], f"the own model {models[-1].name}")
 
-    def prior_path(self, study: str, digest: str) -> Path:
-        """Where a prior of that digest is kept; the caller has checked the digest's form."""
+    def priors_folder(self, study: str) -> Path:
         folder = self.study_folder(study) / "priors"
         make_folder(folder)
-        return folder / f"{digest}.safetensors"
+        return folder
+
+    def prior_path(self, study: str, digest: str) -> Path:
+        """Where a prior of that digest is kept; the caller has checked the digest's form."""
+        return self.priors_folder(study) / f"{digest}.safetensors"
 
     def keep_only_prior(self, study: str, digest: str) -> None:
         """Delete the priors of earlier rounds."""
         kept = self.prior_path(study, digest)
-        try:
+        with storage_errors(kept.parent):
             for path in kept.parent.glob("*.safetensors"):
                 if path != kept:
                     path.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, kept.parent) from error
 
     def delete_models(self, study: str) -> int:
         """Delete the own models and priors of a study; how many files that were."""
@@ -258,21 +247,17 @@ class SiteState:
         for folder in (self.study_folder(study) / "models", self.study_folder(study) / "priors"):
             if folder.is_dir():
                 count += sum(1 for path in folder.iterdir())
-                try:
+                with storage_errors(folder):
                     shutil.rmtree(folder)
-                except OSError as error:
-                    raise storage_error(error, folder) from error
         return count
 
     def delete_study(self, study: str) -> None:
         """Delete all that is kept of a study; for one that the site has left."""
         folder = self.study_folder(study)
-        try:
+        with storage_errors(folder):
             if folder.is_dir():
                 shutil.rmtree(folder)
                 sync_folder(folder.parent)
-        except OSError as error:
-            raise storage_error(error, folder) from error
 
     def study_folder(self, study: str) -> Path:
         """A name from outside becomes a path only here, and only if it is a plain name."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fedmap.errors import IntegrityError, NotFoundError, StateError
 from fedmap.files.digests import file_sha256
-from fedmap.files.durable import make_folder, read_file, storage_error, write_durably
+from fedmap.files.durable import make_folder, read_file, storage_errors, write_durably
 from fedmap.process.fault_points import reach
 from fedmap.trust.deletion import CERTIFICATE, SUFFIX, Deleted, DeletionRecord
 from fedmap.trust.envelope import CertificateSigner
@@ -86,10 +86,8 @@ class SitePurge:
         record = draft.finished(self._clock(), entry)
         path = self._state.deletions_folder / f"{study}-{draft.begun_unix_ms}{SUFFIX}"
         write_durably(path, CERTIFICATE.sign_by_certificate(record, signer), mode=0o644)
-        try:
+        with storage_errors(begun):
             begun.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, begun) from error
         return path, record
 
     def interrupted(self) -> tuple[str, ...]:
@@ -146,7 +144,5 @@ class SitePurge:
 
 
 def _deleted(kind: str, path: Path, name: str) -> Deleted:
-    try:
+    with storage_errors(path):
         return Deleted(kind=kind, sha256=file_sha256(path), bytes=path.stat().st_size, name=name)
-    except OSError as error:
-        raise storage_error(error, path) from error

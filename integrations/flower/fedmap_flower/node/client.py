@@ -92,14 +92,14 @@ def _work(order: Order, terms: StudyTerms, node: Node) -> Checked:
     task, plan, network = order.task, terms.plan, model_of(terms.plan).network
     dataset = node.load(terms)
     prior = _prior(order, terms)
-    own = node.models.newest(terms.study, network, task.round if task.kind == "fit" else None)
+    own = node.models.newest_model(terms.study, network, task.round if task.kind == "fit" else None)
     floors = floors_of(plan, node.policy)
     work = site_step(task, terms, dataset, prior, own, floors.min_cell, lambda _stage, _share: None)
     if work.error is not None:
         get_logger().warning("task_failed", study=task.study, task=task.id)
         _tell(task, str(work.error))
     if work.model is not None:
-        node.models.save(terms.study, task.round, network, work.model)
+        node.models.save_model(terms.study, task.round, network, work.model)
     return AnswerChecks(plan, floors, node.policy, count_cells(plan, dataset)).run(work, prior)
 
 

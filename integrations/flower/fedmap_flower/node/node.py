@@ -21,7 +21,7 @@ from fedmap.files.digests import is_digest
 from fedmap.names import check_site_name
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.node.kept_answers import KeptAnswers
-from fedmap_flower.node.own_models import ModelsInContext, ModelsOnDisk, OwnModels
+from fedmap_flower.node.own_models import ModelsInContext, OwnModels
 from fedmap_site.data.loader import DataLoader, check_dataset
 from fedmap_site.policy import LEAST_CELL, SitePolicy, check_terms, floors_of, read_policy
 from fedmap_site.state.studies import SiteState
@@ -78,7 +78,7 @@ def hospital_node(context: Context, terms: StudyTerms) -> Node:
         site,
         str(context.node_config.get("region", "")),
         policy,
-        ModelsOnDisk(state),
+        state,
         lambda asked: loader.load(asked, Path(given["data"])),
         KeptAnswers(state.folder / "answers") if blurs else None,
     )

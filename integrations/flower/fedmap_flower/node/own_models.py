@@ -15,32 +15,18 @@ from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.model.network import Network
 from fedmap.study.tensors.parameter_files import decode_own_model, encode_own_model
 from fedmap_flower.records import tensor_bytes, tensor_record
-from fedmap_site.state.studies import SiteState
 
 _MODEL, _ROUND = "fedmap.model", "fedmap.round"
 
 
 class OwnModels(Protocol):
-    """One node's models in one run."""
+    """One node's models in one run; the site agent's `SiteState` keeps them on a disk."""
 
-    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
+    def newest_model(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
         """The newest model, of a round below `before` where that is given; None: there is none yet."""
 
-    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:
+    def save_model(self, study: str, number: int, network: Network, model: OwnModel) -> None:
         """The model after a round."""
-
-
-class ModelsOnDisk:
-    """As the site agent keeps them, in a folder for each run."""
-
-    def __init__(self, state: SiteState) -> None:
-        self._state = state
-
-    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:
-        return self._state.newest_model(study, network, before)
-
-    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:
-        self._state.save_model(study, number, network, model)
 
 
 class ModelsInContext:
@@ -49,7 +35,7 @@ class ModelsInContext:
     def __init__(self, state: RecordDict) -> None:
         self._state = state
 
-    def newest(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:  # noqa: ARG002 - a run is of one study
+    def newest_model(self, study: str, network: Network, before: int | None = None) -> OwnModel | None:  # noqa: ARG002 - a run is of one study
         for place in ("", ".before"):
             number, record = self._state.get(_ROUND + place), self._state.get(_MODEL + place)
             if not isinstance(number, ConfigRecord) or not isinstance(record, ArrayRecord):
@@ -58,7 +44,7 @@ class ModelsInContext:
                 return decode_own_model(network, tensor_bytes(record))
         return None
 
-    def save(self, study: str, number: int, network: Network, model: OwnModel) -> None:  # noqa: ARG002
+    def save_model(self, study: str, number: int, network: Network, model: OwnModel) -> None:  # noqa: ARG002
         held = self._state.get(_ROUND)
         if isinstance(held, ConfigRecord) and held["round"] != number:
             self._state[_ROUND + ".before"] = held
