@@ -37,7 +37,7 @@ from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
-from fedmap_lab.methods.method import common_start
+from fedmap_lab.methods.method import Run
 from fedmap_lab.simulation.simulate import simulate
 from fedmap_site.policy import SitePolicy
 from tests.site_agent.stages import Bench, said, task, terms_of, write_site
@@ -97,7 +97,7 @@ def test_a_study_done_task_by_task_equals_the_simulation_bit_for_bit(
     assert torch.equal(scaler.mean, federation.scaler.mean)
     assert torch.equal(scaler.deviation, federation.scaler.deviation)
 
-    prior = common_start(federation, plan.prior, terms.seed)
+    prior = Run(federation, LoopEngine(), 1, terms.seed).start(plan.prior)
     own: dict[str, OwnModel] = {}
     for number in range(1, terms.rounds + 1):
         updates, log_omega = {}, {}

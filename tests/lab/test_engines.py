@@ -11,10 +11,10 @@ from fedmap.study.engine import LoopEngine
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
-from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.individual import Individual
-from fedmap_lab.methods.method import Method, Trained
+from fedmap_lab.methods.method import Method, Run, Trained
+from fedmap_lab.methods.scheme import FedAvg
 from tests.lab.conftest import MakeCohort
 
 UNEQUAL = {"large": (1, 300), "middle": (1, 129), "small": (1, 40), "odd": (1, 201), "tiny": (1, 23)}
@@ -22,8 +22,8 @@ UNEQUAL = {"large": (1, 300), "middle": (1, 129), "small": (1, 40), "odd": (1, 2
 
 def train(plan: StudyPlan, make_cohort: MakeCohort, method: Method) -> tuple[Trained, Trained]:
     federation = load_federation(plan, make_cohort(UNEQUAL))
-    loop = method.train(federation, LoopEngine(), 5, 11, lambda _: None)
-    vectorised = method.train(federation, VectorisedEngine(workers=2), 5, 11, lambda _: None)
+    loop = method.train(Run(federation, LoopEngine(), 5, 11), lambda _: None)
+    vectorised = method.train(Run(federation, VectorisedEngine(workers=2), 5, 11), lambda _: None)
     return loop, vectorised
 
 
@@ -60,8 +60,8 @@ def test_baselines_predict_the_same_from_both_engines(
     rounding noise, which Adam blows up to full steps. It moves such a bias and changes no prediction."""
     plan = binary_plan.model_copy(update={"training": replace(binary_plan.training, learning_rate=1e-3)})
     federation = load_federation(plan, make_cohort(UNEQUAL))
-    loop = method.train(federation, LoopEngine(), 2, 11, lambda _: None)
-    vectorised = method.train(federation, VectorisedEngine(workers=2), 2, 11, lambda _: None)
+    loop = method.train(Run(federation, LoopEngine(), 2, 11), lambda _: None)
+    vectorised = method.train(Run(federation, VectorisedEngine(workers=2), 2, 11), lambda _: None)
     for site in federation.sites:
         one, other = (
             outputs(federation.model, trained.personal[site.name], site.data.test.features)
@@ -72,12 +72,12 @@ def test_baselines_predict_the_same_from_both_engines(
 
 def test_the_loop_gives_the_same_bits_twice(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
     federation = load_federation(binary_plan, make_cohort(UNEQUAL))
-    first, second = (FedMap().train(federation, LoopEngine(), 3, 5, lambda _: None) for _ in range(2))
+    first, second = (FedMap().train(Run(federation, LoopEngine(), 3, 5), lambda _: None) for _ in range(2))
     assert first.prior is not None
     assert second.prior is not None
     assert torch.equal(first.prior.mu, second.prior.mu)
     assert torch.equal(first.prior.psi, second.prior.psi)
-    other = FedMap().train(federation, LoopEngine(), 3, 6, lambda _: None)
+    other = FedMap().train(Run(federation, LoopEngine(), 3, 6), lambda _: None)
     assert other.prior is not None
     assert not torch.equal(first.prior.mu, other.prior.mu)
 

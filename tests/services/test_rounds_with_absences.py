@@ -25,7 +25,7 @@ from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.studies.records import step_of
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap
-from fedmap_lab.methods.method import Trained
+from fedmap_lab.methods.method import Run, Trained
 from fedmap_site.config import DataSection
 from fedmap_site.exit.outbox import Outbox
 from fedmap_site.loop.workplace import Workplace
@@ -152,7 +152,7 @@ def served(centre: Centre, hospitals: list[Hospital], text: str) -> Small:
 
 
 def simulated(plan: StudyPlan, cohort: Path) -> Trained:
-    return FedMap().train(load_federation(plan, cohort), Unreliable(), ROUNDS, SEED, lambda _: None)
+    return FedMap().train(Run(load_federation(plan, cohort), Unreliable(), ROUNDS, SEED), lambda _: None)
 
 
 @pytest.mark.parametrize(("kind", "start"), [("binary", "local"), ("binary", "global"), ("cox", "local")])

@@ -27,7 +27,7 @@ from fedmap_lab.comparison.measured import (
 )
 from fedmap_lab.comparison.trials import apply
 from fedmap_lab.federation.sites import Federation
-from fedmap_lab.methods.method import FailedSite, Method, RoundRecord
+from fedmap_lab.methods.method import FailedSite, Method, RoundRecord, Run
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.kept_models import about_run, encode_models
 from fedmap_lab.simulation.simulate import Study, median_on_validation, simulate
@@ -123,7 +123,7 @@ def run_job(federation: Federation, engine: Engine, job: Job) -> JobResult:
 
 
 def _trial(federation: Federation, method: Method, engine: Engine, job: Job) -> JobResult:
-    trained = method.train(federation, engine, job.rounds, job.seed, lambda _: None)
+    trained = method.train(Run(federation, engine, job.rounds, job.seed), lambda _: None)
     value = median_on_validation(federation, trained.model or federation.model, trained.personal)
     return JobResult(job=job, outcome="done", validation=value, failed=_failures(trained.failed))
 

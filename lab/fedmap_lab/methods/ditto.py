@@ -14,18 +14,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedmap.algorithm.fit.rule import LocalRule
 from fedmap.algorithm.fit.values import SiteTask
-from fedmap.algorithm.prior.aggregation import SiteParameters
-from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.fedprox import Proximal
 from fedmap_lab.methods.method import Trained, models_of, sort_out
-from fedmap_lab.methods.proximal import Proximal
-from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod
+
+
+class _DittoScheme(Scheme["Ditto"]):
+    """The round's own fit is the global model's; the personal fits run before the average replaces w^t."""
+
+    keeps_models = True
+
+    def absorb(self, answers: Answers) -> Absorbed:
+        run, sites = self.run, self.federation.tier(1)
+        tasks = [self._personal_task(site, answers.number) for site in sites]
+        rule = Proximal(self.method.lam)
+        fits = run.engine.fit(self.model, self.settings, self.at, tasks, penalised=False, rule=rule)
+        own, failed = sort_out(answers.number, sites, fits)
+        self.own |= models_of(own)
+        return Absorbed(super().absorb(answers).weights, failed)
+
+    def _personal_task(self, site: Site, number: int) -> SiteTask:
+        own = self.own.get(site.name, self.first)
+        seed = derive_seed(self.run.seed, "personal", number, site.name)
+        beside = self.shared.theta[None]
+        return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed, beside=beside)
 
 
 @dataclass(frozen=True)
@@ -33,37 +51,8 @@ class Ditto(SchemeMethod):
     lam: float = 0.1
 
     space: ClassVar[Mapping[str, tuple[float, ...]]] = {"lam": (0.01, 0.1, 1.0)}
-
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _DittoScheme(beginning, self.lam)
+    scheme = _DittoScheme
 
     def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
         assert trained.prior is not None
         return Proximal(self.lam), trained.prior.mu[None]
-
-
-class _DittoScheme(Scheme):
-    """The round's own fit is the global model's; the personal fits run before the average replaces w^t."""
-
-    def __init__(self, beginning: Beginning, lam: float) -> None:
-        super().__init__(beginning)
-        self._beginning = beginning
-        self._rule = Proximal(lam)
-        self.own = {}
-
-    def absorb(self, answers: Answers) -> Absorbed:
-        assert self.own is not None
-        sites = self.federation.tier(1)
-        at = Prior(self.shared.theta, self.shared.buffers, torch.zeros(0))
-        tasks = [self._personal_task(site, answers.number, self.own) for site in sites]
-        engine = self._beginning.engine
-        fits = engine.fit(self.model, self.settings, at, tasks, penalised=False, rule=self._rule)
-        own, failed = sort_out(answers.number, sites, fits)
-        self.own |= models_of(own)
-        return Absorbed(super().absorb(answers).weights, failed)
-
-    def _personal_task(self, site: Site, number: int, known: Mapping[str, SiteParameters]) -> SiteTask:
-        own = known.get(site.name, self._beginning.start)
-        seed = derive_seed(self._beginning.seed, "personal", number, site.name)
-        beside = self.shared.theta[None]
-        return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed, beside=beside)

@@ -11,31 +11,14 @@ from dataclasses import dataclass
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import (
-    Method,
-    Served,
-    Trained,
-    Watch,
-    common_start,
-    models_of,
-    sort_out,
-    whole_budget,
-)
+from fedmap_lab.federation.sites import Site
+from fedmap_lab.methods.method import Method, Run, Served, Trained, Watch, models_of, sort_out, whole_budget
 
 
 @dataclass(frozen=True)
 class Individual(Method):
-    def train(
-        self,
-        federation: Federation,
-        engine: Engine,
-        rounds: int,
-        seed: int,
-        watch: Watch,  # noqa: ARG002 - there are no rounds to watch
-    ) -> Trained:
-        personal, failed = self._alone(federation, engine, federation.tier(1), rounds, seed)
+    def train(self, run: Run, watch: Watch) -> Trained:  # noqa: ARG002 - there are no rounds to watch
+        personal, failed = self._alone(run, run.federation.tier(1))
         if not personal:
             raise TrainingError(
                 f"individual training failed at every site ({failed[0].reason})",
@@ -43,31 +26,21 @@ class Individual(Method):
             )
         return Trained(personal, prior=None, failed=failed)
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,  # noqa: ARG002 - nothing is shared
-        sites: tuple[Site, ...],
-        rounds: int,
-        seed: int,
-    ) -> Served:
-        return self._alone(federation, engine, sites, rounds, seed)
+    def personalise(self, run: Run, trained: Trained, sites: tuple[Site, ...]) -> Served:  # noqa: ARG002
+        return self._alone(run, sites)
 
     @staticmethod
-    def _alone(
-        federation: Federation, engine: Engine, sites: tuple[Site, ...], rounds: int, seed: int
-    ) -> Served:
+    def _alone(run: Run, sites: tuple[Site, ...]) -> Served:
         if not sites:
             return {}, ()
-        start = common_start(federation, federation.settings.prior, seed)
-        settings = whole_budget(federation.settings, rounds)
+        federation = run.federation
+        start = run.start(federation.settings.prior)
+        settings = whole_budget(federation.settings, run.rounds)
+        seeds = [derive_seed(run.seed, "fit", 1, site.name) for site in sites]
         tasks = [
-            SiteTask(
-                start.mu, start.buffers, s.data.train, s.data.validation, derive_seed(seed, "fit", 1, s.name)
-            )
-            for s in sites
+            SiteTask(start.mu, start.buffers, site.data.train, site.data.validation, seed)
+            for site, seed in zip(sites, seeds, strict=True)
         ]
-        fits = engine.fit(federation.model, settings, start, tasks, penalised=False)
+        fits = run.engine.fit(federation.model, settings, start, tasks, penalised=False)
         answered, failed = sort_out(1, sites, fits)
         return models_of(answered), failed

@@ -6,6 +6,7 @@ difference in the results is a difference between the methods.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior, draw_initial_site, initial_parameters, initial_prior
 from fedmap.algorithm.settings import AggregationSettings, FedmapSettings, PriorSettings
+from fedmap.errors import TrainingError
 from fedmap.study.engine import Engine, Fits
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
@@ -75,6 +77,23 @@ class Trained:
     """What the centre keeps beside μ, by name, and a T2 site gets with it."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """What every method is run with: whose rows, on what engine, for how long."""
+
+    federation: Federation
+    engine: Engine
+    rounds: int
+    seed: int
+
+    def start(self, settings: PriorSettings) -> Prior:
+        """The same first model for every method: that of a site drawn at random."""
+        network = self.federation.model.network
+        names = tuple(site.name for site in self.federation.tier(1))
+        theta = initial_parameters(network, self.seed, draw_initial_site(names, self.seed))
+        return initial_prior(network, settings, theta)
+
+
 class Method(ABC):
     """A method with its hyperparameters, which are the fields of its (frozen) dataclass."""
 
@@ -92,8 +111,13 @@ class Method(ABC):
         return {name: getattr(self, name) for name in self.space}
 
     @abstractmethod
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
+    def train(self, run: Run, watch: Watch) -> Trained:
         """Train all T1 sites."""
+
+    @property
+    def rule(self) -> LocalRule | None:
+        """How a T1 site steps; None: plain Adam."""
+        return None
 
     def settings(self, settings: FedmapSettings) -> FedmapSettings:
         """What is run, from what the plan says: its training without a prior, unless the method has one."""
@@ -103,21 +127,13 @@ class Method(ABC):
         """By what step a T2 site fine-tunes, and what it keeps beside θ; by default everybody's."""
         return None, None
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
+    def personalise(self, run: Run, trained: Trained, sites: tuple[Site, ...]) -> Served:
         """Models for T2 sites, which never talk to the federation: the global model, fine-tuned."""
         assert trained.prior is not None
         rule, beside = self.personal_step(trained)
-        settings = fine_tune_settings(self.settings(federation.settings))
-        tasks = [replace(fine_tune_task(trained.prior, site.data, seed), beside=beside) for site in sites]
-        fits = engine.fit(federation.model, settings, trained.prior, tasks, self.penalised, rule)
+        settings = fine_tune_settings(self.settings(run.federation.settings))
+        tasks = [replace(fine_tune_task(trained.prior, site.data, run.seed), beside=beside) for site in sites]
+        fits = run.engine.fit(run.federation.model, settings, trained.prior, tasks, self.penalised, rule)
         answered, failed = sort_out(0, sites, fits)
         return models_of(answered), failed
 
@@ -151,8 +167,42 @@ def sort_out(
     return answered, failed
 
 
-def common_start(federation: Federation, settings: PriorSettings, seed: int) -> Prior:
-    """The same first model for every method: that of a site drawn at random."""
-    names = tuple(site.name for site in federation.tier(1))
-    theta = initial_parameters(federation.model.network, seed, draw_initial_site(names, seed))
-    return initial_prior(federation.model.network, settings, theta)
+def with_weight(
+    federation: Federation,
+    number: int,
+    answered: Mapping[str, LocalFit],
+    failed: tuple[FailedSite, ...],
+) -> Mapping[str, LocalFit]:
+    """The fits that count in the global model (not a survival site without events); at least a quorum."""
+    weighed = {name: fit for name, fit in answered.items() if fit.log_omega is not None}
+    quorum = federation.plan.rounds.quorum
+    if len(weighed) < quorum:
+        reasons = "; ".join(f"{failure.site}: {failure.reason}" for failure in failed[:3])
+        raise TrainingError(
+            f"round {number}: {len(weighed)} of {len(federation.tier(1))} sites gave an update with a "
+            f"weight, the plan's quorum is {quorum} ({reasons or 'the others have no events'})",
+            hint="lower training.learning_rate, check the feature ranges, or lower rounds.quorum",
+        )
+    return weighed
+
+
+def round_record(
+    number: int,
+    answered: Mapping[str, LocalFit],
+    weights: Mapping[str, float],
+    failed: tuple[FailedSite, ...],
+    penalties: tuple[float, float] = (0.0, 0.0),
+) -> RoundRecord:
+    """What a round looked like; `penalties` are R and the part of it that is f."""
+    fits = list(answered.values())
+    judged = [fit.validation_loss for fit in fits if fit.validation_loss is not None]
+    return RoundRecord(
+        round=number,
+        loss=sum(fit.loss / fit.rows for fit in fits) / len(fits),
+        penalty=penalties[0],
+        convex_penalty=penalties[1],
+        validation_loss=sum(judged) / len(judged) if judged else math.nan,
+        largest_weight=max(weights.values()),
+        failed=failed,
+        weights=weights,
+    )

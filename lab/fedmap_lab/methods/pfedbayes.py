@@ -29,41 +29,8 @@ from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap_lab.federation.sites import Site
-from fedmap_lab.methods.method import Trained, models_of
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Beginning,
-    Scheme,
-    SchemeMethod,
-    average,
-    equally,
-    mean_of,
-)
-
-
-@dataclass(frozen=True)
-class PFedBayes(SchemeMethod):
-    zeta: float = 1.0
-    deviation: float = 0.05  # σ of the first z, and of the first q_i
-    beta: float = 1.0
-
-    space: ClassVar[Mapping[str, tuple[float, ...]]] = {
-        "zeta": (0.01, 0.1, 1.0, 10.0),
-        "deviation": (0.02, 0.05, 0.2),
-    }
-
-    @property
-    def rule(self) -> Variational:
-        return Variational(self.zeta)
-
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _PFedBayesScheme(beginning, self)
-
-    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
-        assert trained.prior is not None
-        rho = trained.kept["rho"]
-        return replace(self.rule, follow=False), torch.stack([rho, trained.prior.mu, rho])
+from fedmap_lab.methods.method import Run, Trained, models_of
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod, average, equally, mean_of
 
 
 @dataclass(frozen=True)
@@ -121,23 +88,21 @@ def kl_gradients(m: Tensor, sigma: Tensor, w: Tensor, sigma_w: Tensor) -> tuple[
     return (m - w) / square, sigma / square - 1 / sigma
 
 
-class _PFedBayesScheme(Scheme):
-    def __init__(self, beginning: Beginning, method: PFedBayes) -> None:
-        super().__init__(beginning)
-        self.rule = method.rule
+class _PFedBayesScheme(Scheme["PFedBayes"]):
+    keeps_models = True
+
+    def __init__(self, run: Run, method: PFedBayes) -> None:
+        super().__init__(run, method)
         # Of z; its mean is the shared θ.
         self._rho = torch.full_like(self.shared.theta, math.log(math.expm1(method.deviation)))
-        self._beta = method.beta
         self._spread: dict[str, Tensor] = {}  # ρ of each q_i; its mean is the site's own model
-        self.own = {}
 
     def task(self, site: Site, seed: int) -> SiteTask:
-        own = (self.own or {}).get(site.name, self.shared)
+        own = self.own.get(site.name, self.shared)
         beside = torch.stack([self._spread.get(site.name, self._rho), self.shared.theta, self._rho])
         return SiteTask(own.theta, own.buffers, site.data.train, site.data.validation, seed, beside)
 
     def absorb(self, answers: Answers) -> Absorbed:
-        assert self.own is not None
         weighed, answered = answers.weighed, answers.answered
         self.own |= models_of(answered)
         self._spread |= {name: fit.beside[0] for name, fit in answered.items() if fit.beside is not None}
@@ -146,9 +111,33 @@ class _PFedBayesScheme(Scheme):
         w = mean_of({name: beside[1] for name, beside in kept.items()})
         rho = mean_of({name: beside[2] for name, beside in kept.items()})
         buffers = average(self.model, weighed, weights).buffers
-        self.shared = SiteParameters(torch.lerp(self.shared.theta.double(), w, self._beta).float(), buffers)
-        self._rho = torch.lerp(self._rho.double(), rho, self._beta).float()
+        self.shared = SiteParameters(
+            torch.lerp(self.shared.theta.double(), w, self.method.beta).float(), buffers
+        )
+        self._rho = torch.lerp(self._rho.double(), rho, self.method.beta).float()
         return Absorbed(weights)
 
     def kept(self) -> Mapping[str, Tensor]:
         return {"rho": self._rho}
+
+
+@dataclass(frozen=True)
+class PFedBayes(SchemeMethod):
+    zeta: float = 1.0
+    deviation: float = 0.05  # σ of the first z, and of the first q_i
+    beta: float = 1.0
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "zeta": (0.01, 0.1, 1.0, 10.0),
+        "deviation": (0.02, 0.05, 0.2),
+    }
+    scheme = _PFedBayesScheme
+
+    @property
+    def rule(self) -> Variational:
+        return Variational(self.zeta)
+
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
+        assert trained.prior is not None
+        rho = trained.kept["rho"]
+        return replace(self.rule, follow=False), torch.stack([rho, trained.prior.mu, rho])

@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmap.algorithm.fit.rule import AddedGradient
+from fedmap.algorithm.fit.rule import AddedGradient, LocalRule
 from fedmap.algorithm.fit.values import LocalFit, SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
-from fedmap.study.engine import Engine
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
@@ -38,48 +37,10 @@ from fedmap_lab.methods.class_gaussians import (
     estimate,
 )
 from fedmap_lab.methods.embedding import Embedding, embedding_of
-from fedmap_lab.methods.method import Served, Trained, sort_out
-from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod
+from fedmap_lab.methods.method import Run, Served, Trained, sort_out
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod
 
 CANDIDATES = tuple(step / 10 for step in range(11))  # of β
-
-
-@dataclass(frozen=True)
-class PFedFda(SchemeMethod):
-    def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
-        if plan.task.kind == "cox":
-            return "class-conditional Gaussians need classes; no form for survival is published"
-        return None
-
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _PFedFdaScheme(beginning)
-
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        prior = trained.prior
-        assert prior is not None
-        heads = _Heads(federation, seed)
-        shared = ClassGaussians(trained.kept["means"], trained.kept["covariance"])
-        settings = fine_tune_settings(self.settings(federation.settings))
-        tasks = []
-        for site in sites:
-            task = fine_tune_task(prior, site.data, seed)
-            tasks.append(replace(task, theta=heads.put(task.theta, shared, heads.shares(site))))
-        rule = FrozenHead(heads.size)
-        fits = engine.fit(federation.model, settings, prior, tasks, penalised=False, rule=rule)
-        answered, failed = sort_out(0, sites, fits)
-        return {
-            site.name: heads.adapted(site, answered[site.name], shared)[0]
-            for site in sites
-            if site.name in answered
-        }, failed
 
 
 @dataclass(frozen=True)
@@ -130,24 +91,27 @@ class _Heads:
         return SiteParameters(theta, fit.buffers), mixture
 
 
-class _PFedFdaScheme(Scheme):
-    def __init__(self, beginning: Beginning) -> None:
-        super().__init__(beginning)
-        self.heads = _Heads(self.federation, beginning.seed)
-        self.rule = FrozenHead(self.heads.size)
+class _PFedFdaScheme(Scheme["PFedFda"]):
+    keeps_models = True
+
+    def __init__(self, run: Run, method: PFedFda) -> None:
+        super().__init__(run, method)
+        self.heads = _Heads(self.federation, run.seed)
         self._sites = {site.name: site for site in self.federation.tier(1)}
-        self.own = {}
         rows = {name: float(len(site.data.train)) for name, site in self._sites.items()}
         weights = {name: count / sum(rows.values()) for name, count in rows.items()}
         self.gaussians = self._first(weights)
         self._give_head(weights)
+
+    @property
+    def rule(self) -> LocalRule:
+        return FrozenHead(self.heads.size)
 
     def task(self, site: Site, seed: int) -> SiteTask:
         task = super().task(site, seed)
         return replace(task, theta=self.heads.put(task.theta, self.gaussians, self.heads.shares(site)))
 
     def absorb(self, answers: Answers) -> Absorbed:
-        assert self.own is not None
         mixtures: dict[str, ClassGaussians] = {}
         for name, fit in answers.answered.items():
             self.own[name], mixtures[name] = self.heads.adapted(self._sites[name], fit, self.gaussians)
@@ -176,3 +140,32 @@ class _PFedFdaScheme(Scheme):
         shares = torch.stack([weights[n] * self.heads.shares(self._sites[n]) for n in sorted(weights)]).sum(0)
         theta = self.heads.put(self.shared.theta, self.gaussians, shares)
         self.shared = SiteParameters(theta, self.shared.buffers)
+
+
+@dataclass(frozen=True)
+class PFedFda(SchemeMethod):
+    scheme = _PFedFdaScheme
+
+    def refusal(self, plan: StudyPlan, settings: FedmapSettings) -> str | None:  # noqa: ARG002
+        if plan.task.kind == "cox":
+            return "class-conditional Gaussians need classes; no form for survival is published"
+        return None
+
+    def personalise(self, run: Run, trained: Trained, sites: tuple[Site, ...]) -> Served:
+        federation, prior = run.federation, trained.prior
+        assert prior is not None
+        heads = _Heads(federation, run.seed)
+        shared = ClassGaussians(trained.kept["means"], trained.kept["covariance"])
+        settings = fine_tune_settings(self.settings(federation.settings))
+        tasks = []
+        for site in sites:
+            task = fine_tune_task(prior, site.data, run.seed)
+            tasks.append(replace(task, theta=heads.put(task.theta, shared, heads.shares(site))))
+        rule = FrozenHead(heads.size)
+        fits = run.engine.fit(federation.model, settings, prior, tasks, penalised=False, rule=rule)
+        answered, failed = sort_out(0, sites, fits)
+        return {
+            site.name: heads.adapted(site, answered[site.name], shared)[0]
+            for site in sites
+            if site.name in answered
+        }, failed

@@ -29,14 +29,13 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap.algorithm.settings import FedmapSettings
-from fedmap.study.engine import Engine
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.embedding import Embedding, embedding_of
 from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead
-from fedmap_lab.methods.method import Method, Served, Trained, Watch, common_start, models_of, sort_out
-from fedmap_lab.methods.scheme import Beginning, Scheme, run_scheme
+from fedmap_lab.methods.method import Method, Run, Served, Trained, Watch, models_of, sort_out
+from fedmap_lab.methods.scheme import Scheme
 
 
 @dataclass(frozen=True)
@@ -52,38 +51,28 @@ class PFedGp(Method):
             return "a Gaussian-process classifier needs classes; no form for survival is published"
         return None
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        parts = _Parts(self, federation)
-        first = common_start(federation, self.settings(federation.settings).prior, seed)
+    def train(self, run: Run, watch: Watch) -> Trained:
+        parts = _Parts(self, run.federation)
+        first = run.start(self.settings(run.federation.settings).prior)
         start = SiteParameters(first.mu[: parts.embedding.size], first.buffers)
-        beginning = Beginning(federation, engine, seed, start)
-        scheme = _PFedGpScheme(beginning, parts.training)
+        scheme = _PFedGpScheme(run, self, start, parts.training)
         trained = Trained({}, None)
         if parts.embedding.size:  # a linear model has no layer before its last: nothing to train
-            trained = run_scheme(scheme, beginning, rounds, watch)
+            trained = scheme.trained(watch)
         shared = scheme.shared
-        personal = {site.name: parts.conditioned(site, shared, seed) for site in federation.tier(1)}
+        personal = {site.name: parts.conditioned(site, shared, run.seed) for site in run.federation.tier(1)}
         kept = {"network": shared.theta, **asdict(shared.buffers)}
         return replace(trained, personal=personal, model=parts.predicting, kept=kept)
 
-    def personalise(
-        self,
-        federation: Federation,
-        engine: Engine,
-        trained: Trained,
-        sites: tuple[Site, ...],
-        rounds: int,  # noqa: ARG002 - fine-tuning has its own epochs
-        seed: int,
-    ) -> Served:
-        parts = _Parts(self, federation)
-        kept = trained.kept
+    def personalise(self, run: Run, trained: Trained, sites: tuple[Site, ...]) -> Served:
+        parts, kept, seed = _Parts(self, run.federation), trained.kept, run.seed
         shared = SiteParameters(kept["network"], Buffers(kept["mean"], kept["variance"], kept["count"]))
         if not parts.embedding.size:
             return {site.name: parts.conditioned(site, shared, seed) for site in sites}, ()
-        settings = fine_tune_settings(self.settings(federation.settings))
+        settings = fine_tune_settings(self.settings(run.federation.settings))
         at = Prior(shared.theta, shared.buffers, torch.zeros(0))
         tasks = [fine_tune_task(at, site.data, seed) for site in sites]
-        fits = engine.fit(parts.training, settings, at, tasks, penalised=False)
+        fits = run.engine.fit(parts.training, settings, at, tasks, penalised=False)
         answered, failed = sort_out(0, sites, fits)
         own = models_of(answered)
         return {s.name: parts.conditioned(s, own[s.name], seed) for s in sites if s.name in own}, failed
@@ -115,7 +104,7 @@ class _Parts:
         return SiteParameters(torch.cat([parameters.theta, head]), parameters.buffers)
 
 
-class _PFedGpScheme(Scheme):
+class _PFedGpScheme(Scheme[PFedGp]):
     """FedAvg of the network. It predicts nothing by itself, so nobody watches models between rounds."""
 
     def personal(self) -> Mapping[str, SiteParameters]:

@@ -24,37 +24,7 @@ from fedmap.algorithm.fit.values import SiteTask
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.method import Trained, models_of
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Beginning,
-    Scheme,
-    SchemeMethod,
-    average,
-    equally,
-    mean_of,
-)
-
-
-@dataclass(frozen=True)
-class PFedMe(SchemeMethod):
-    lam: float = 1.0
-    pull: float = 0.3  # ηλ: how much of the way to θ̃ the local w_i goes with each batch
-    inner_steps: int = 5
-    beta: float = 1.0
-
-    space: ClassVar[Mapping[str, tuple[float, ...]]] = {"lam": (0.1, 1.0, 15.0), "pull": (0.1, 0.3, 1.0)}
-
-    @property
-    def rule(self) -> Moreau:
-        return Moreau(self.lam, self.pull, self.inner_steps)
-
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _PFedMeScheme(beginning, self.rule, self.beta)
-
-    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
-        assert trained.prior is not None
-        return replace(self.rule, pull=0.0), trained.prior.mu[None]  # the released w stays where it is
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod, average, equally, mean_of
 
 
 @dataclass(frozen=True)
@@ -84,22 +54,36 @@ class _MoreauSteps:
         self._adam.select(keep)
 
 
-class _PFedMeScheme(Scheme):
-    def __init__(self, beginning: Beginning, rule: Moreau, beta: float) -> None:
-        super().__init__(beginning)
-        self.rule = rule
-        self._beta = beta
-        self.own = {}
+class _PFedMeScheme(Scheme["PFedMe"]):
+    keeps_models = True
 
     def task(self, site: Site, seed: int) -> SiteTask:
         return replace(super().task(site, seed), beside=self.shared.theta[None])
 
     def absorb(self, answers: Answers) -> Absorbed:
-        assert self.own is not None
         weighed = answers.weighed
         self.own |= models_of(answers.answered)
         weights = equally(weighed)
         followed = mean_of({name: fit.beside[0] for name, fit in weighed.items() if fit.beside is not None})
-        w = torch.lerp(self.shared.theta.double(), followed, self._beta).float()
+        w = torch.lerp(self.shared.theta.double(), followed, self.method.beta).float()
         self.shared = SiteParameters(w, average(self.model, weighed, weights).buffers)
         return Absorbed(weights)
+
+
+@dataclass(frozen=True)
+class PFedMe(SchemeMethod):
+    lam: float = 1.0
+    pull: float = 0.3  # ηλ: how much of the way to θ̃ the local w_i goes with each batch
+    inner_steps: int = 5
+    beta: float = 1.0
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {"lam": (0.1, 1.0, 15.0), "pull": (0.1, 0.3, 1.0)}
+    scheme = _PFedMeScheme
+
+    @property
+    def rule(self) -> Moreau:
+        return Moreau(self.lam, self.pull, self.inner_steps)
+
+    def personal_step(self, trained: Trained) -> tuple[LocalRule | None, Tensor | None]:
+        assert trained.prior is not None
+        return replace(self.rule, pull=0.0), trained.prior.mu[None]  # the released w stays where it is

@@ -3,9 +3,6 @@
 The plan's model on the rows of all T1 sites together, from the common first model, with the federation's
 whole budget of epochs and early stopping on all validation rows together. A bound to compare with, not a
 method.
-
-T2 and T3 by the convention for methods without a prior: T2 fine-tunes the pooled model, T3 uses it as it
-is.
 """
 
 from __future__ import annotations
@@ -21,33 +18,24 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation
-from fedmap_lab.methods.method import Method, Trained, Watch, common_start, whole_budget
+from fedmap_lab.methods.method import Method, Run, Trained, Watch, whole_budget
 
 
 @dataclass(frozen=True)
 class Pooled(Method):
-    def train(
-        self,
-        federation: Federation,
-        engine: Engine,
-        rounds: int,
-        seed: int,
-        watch: Watch,  # noqa: ARG002 - there are no rounds to watch
-    ) -> Trained:
-        settings = self.settings(federation.settings)
-        start = common_start(federation, settings.prior, seed)
-        sites = federation.tier(1)
+    def train(self, run: Run, watch: Watch) -> Trained:  # noqa: ARG002 - there are no rounds to watch
+        settings = self.settings(run.federation.settings)
+        start = run.start(settings.prior)
+        sites = run.federation.tier(1)
         task = SiteTask(
             start.mu,
             start.buffers,
             together([site.data.train for site in sites]),
             together([site.data.validation for site in sites]),
-            derive_seed(seed, "fit", 1, "pooled"),
+            derive_seed(run.seed, "fit", 1, "pooled"),
         )
-        settings = whole_budget(settings, rounds)
-        (fit,) = engine.fit(federation.model, settings, start, [task], penalised=False)
+        settings = whole_budget(settings, run.rounds)
+        (fit,) = run.engine.fit(run.federation.model, settings, start, [task], penalised=False)
         if isinstance(fit, FailedFit):
             raise TrainingError(
                 f"pooled training failed ({fit.reason})",

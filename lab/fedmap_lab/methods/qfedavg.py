@@ -4,9 +4,6 @@ T. Li, M. Sanjabi, A. Beirami, V. Smith. Fair Resource Allocation in Federated L
 Algorithm 2: Δw_k = L(w − w̄_k), Δ_k = F_k(w)^q Δw_k, h_k = q F_k(w)^(q−1) ‖Δw_k‖² + L F_k(w)^q, w' = w −
 ΣΔ_k / Σh_k, with F_k(w) the loss per training row. The paper takes L = 1/η of its SGD; Adam's steps have no
 such η, so L is a setting of its own. With q = 0 the step is the plain mean of the local models.
-
-T2 and T3 by the convention for methods without a prior: T2 fine-tunes the global model, T3 uses it as it
-is.
 """
 
 from __future__ import annotations
@@ -24,23 +21,9 @@ from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap_lab.federation.sites import Site
-from fedmap_lab.methods.scheme import Absorbed, Answers, Beginning, Scheme, SchemeMethod, average
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod, average
 
 SMALLEST_LOSS = 1e-10  # F^(q−1) has no value at 0
-
-
-@dataclass(frozen=True)
-class QFedAvg(SchemeMethod):
-    q: float = 1.0
-    lipschitz: float = 1.0
-
-    space: ClassVar[Mapping[str, tuple[float, ...]]] = {
-        "q": (0.1, 1.0, 5.0),
-        "lipschitz": (0.1, 1.0, 10.0),
-    }
-
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _QFedAvgScheme(beginning, self.q, self.lipschitz)
 
 
 @dataclass(frozen=True)
@@ -69,19 +52,24 @@ def fair_step(
     return FairStep((w - total / divisor).float(), {name: pull / share for name, pull in pulls.items()})
 
 
-class _QFedAvgScheme(Scheme):
-    def __init__(self, beginning: Beginning, q: float, lipschitz: float) -> None:
-        super().__init__(beginning)
-        self._q, self._lipschitz = q, lipschitz
-        self._sites = {site.name: site for site in self.federation.tier(1)}
-
+class _QFedAvgScheme(Scheme["QFedAvg"]):
     def absorb(self, answers: Answers) -> Absorbed:
         weighed = answers.weighed
-        losses = {name: _loss(self.model, self.shared, self._sites[name]) for name in weighed}
+        sites = {site.name: site for site in self.federation.tier(1)}
+        losses = {name: _loss(self.model, self.shared, sites[name]) for name in weighed}
         local = {name: fit.theta for name, fit in weighed.items()}
-        step = fair_step(self.shared.theta, local, losses, self._q, self._lipschitz)
+        step = fair_step(self.shared.theta, local, losses, self.method.q, self.method.lipschitz)
         self.shared = SiteParameters(step.theta, average(self.model, weighed, step.weights).buffers)
         return Absorbed(step.weights)
+
+
+@dataclass(frozen=True)
+class QFedAvg(SchemeMethod):
+    q: float = 1.0
+    lipschitz: float = 1.0
+
+    space: ClassVar[Mapping[str, tuple[float, ...]]] = {"q": (0.1, 1.0, 5.0), "lipschitz": (0.1, 1.0, 10.0)}
+    scheme = _QFedAvgScheme
 
 
 def _loss(model: Model, shared: SiteParameters, site: Site) -> float:

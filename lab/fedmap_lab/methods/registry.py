@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedmap_lab.methods.ablations import ABLATIONS
 from fedmap_lab.methods.ditto import Ditto
-from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.feddyn import FedDyn
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.fedprox import FedProx
@@ -17,6 +16,7 @@ from fedmap_lab.methods.pfedme import PFedMe
 from fedmap_lab.methods.pooled import Pooled
 from fedmap_lab.methods.qfedavg import QFedAvg
 from fedmap_lab.methods.scaffold import Scaffold
+from fedmap_lab.methods.scheme import FedAvg
 
 METHODS: dict[str, Method] = {
     "individual": Individual(),

@@ -5,9 +5,6 @@ S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh. SC
 Controlled Averaging for Federated Learning. ICML 2020, Algorithm 1 with option II and global step size 1;
 sites count equally, as there. Option II's c_i⁺ = c_i − c + (x − y_i)/(Kη) is, for SGD, the mean of the
 plain gradients along the local steps; that mean is what is kept here, since Adam's steps do not show it.
-
-T2 and T3 by the convention for methods without a prior: T2 fine-tunes the global model (no variates), T3
-uses it as it is.
 """
 
 from __future__ import annotations
@@ -18,25 +15,11 @@ import torch
 from torch import Tensor
 
 from fedmap.algorithm.fit.adam import Adam
-from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalSteps
+from fedmap.algorithm.fit.rule import FitStart, Gradient, LocalRule, LocalSteps
 from fedmap.algorithm.fit.values import SiteTask
 from fedmap_lab.federation.sites import Site
-from fedmap_lab.methods.scheme import (
-    Absorbed,
-    Answers,
-    Beginning,
-    Scheme,
-    SchemeMethod,
-    average,
-    equally,
-    mean_of,
-)
-
-
-@dataclass(frozen=True)
-class Scaffold(SchemeMethod):
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return _ScaffoldScheme(beginning)
+from fedmap_lab.methods.method import Run
+from fedmap_lab.methods.scheme import Absorbed, Answers, Scheme, SchemeMethod, average, equally, mean_of
 
 
 @dataclass(frozen=True)
@@ -64,12 +47,9 @@ class _ControlledSteps:
         self._taken = self._taken[keep]
 
 
-class _ScaffoldScheme(Scheme):
-    rule = Controlled()
-
-    def __init__(self, beginning: Beginning) -> None:
-        super().__init__(beginning)
-        self._sites = len(self.federation.tier(1))
+class _ScaffoldScheme(Scheme["Scaffold"]):
+    def __init__(self, run: Run, method: Scaffold) -> None:
+        super().__init__(run, method)
         self.control = torch.zeros_like(self.shared.theta, dtype=torch.float64)  # c
         self.variates: dict[str, Tensor] = {}  # c_i, zero before a site's first answer
 
@@ -88,5 +68,14 @@ class _ScaffoldScheme(Scheme):
             fresh = fit.beside[1].double()
             changes[name] = fresh - self.variates.get(name, torch.zeros_like(fresh))
             self.variates[name] = fresh
-        self.control = self.control + mean_of(changes) * (len(changes) / self._sites)
+        self.control = self.control + mean_of(changes) * (len(changes) / len(self.federation.tier(1)))
         return Absorbed(weights)
+
+
+@dataclass(frozen=True)
+class Scaffold(SchemeMethod):
+    scheme = _ScaffoldScheme
+
+    @property
+    def rule(self) -> LocalRule:
+        return Controlled()

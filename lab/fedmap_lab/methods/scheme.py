@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,30 +22,22 @@ from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.prior.weights import normalise
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.errors import TrainingError
-from fedmap.study.engine import Engine
-from fedmap_lab.federation.sites import Federation, Site
+from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.method import (
     FailedSite,
     Method,
     Progress,
     RoundRecord,
+    Run,
     Trained,
     Watch,
     baseline_settings,
-    common_start,
+    round_record,
     sort_out,
+    with_weight,
 )
-from fedmap_lab.methods.rounds import round_record, with_weight
 
-
-@dataclass(frozen=True)
-class Beginning:
-    """What a training run begins with."""
-
-    federation: Federation
-    engine: Engine
-    seed: int
-    start: SiteParameters  # the common first model
+M_co = TypeVar("M_co", bound=Method, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -64,19 +57,27 @@ class Absorbed:
     failed: tuple[FailedSite, ...] = ()  # of fits that the scheme ran beside the round's own
 
 
-class Scheme:
+class Scheme(Generic[M_co]):
     """One training run of one method. As it stands it is FedAvg."""
 
-    rule: LocalRule | None = None
+    keeps_models = False
+    """Whether sites have models of their own."""
 
-    def __init__(self, beginning: Beginning, model: Model | None = None) -> None:
-        """`model`: where it is not the plan's."""
-        self.federation = beginning.federation
+    def __init__(
+        self, run: Run, method: M_co, start: SiteParameters | None = None, model: Model | None = None
+    ) -> None:
+        """`start` and `model`: where they are not the common first model and the plan's."""
+        self.run, self.method, self.federation = run, method, run.federation
         self.settings = baseline_settings(self.federation.settings)
         self.model = model or self.federation.model
-        self.shared = beginning.start
+        first = run.start(self.settings.prior)
+        self.first = self.shared = start or SiteParameters(first.mu, first.buffers)
         self.seen: frozenset[str] = frozenset()  # sites that gave a fit in some round
-        self.own: dict[str, SiteParameters] | None = None  # the sites' models, where a method keeps any
+        self.own: dict[str, SiteParameters] = {}
+
+    @property
+    def rule(self) -> LocalRule | None:
+        return self.method.rule
 
     def task(self, site: Site, seed: int) -> SiteTask:
         """A site's fit of this round: from the global model, unless the scheme says otherwise."""
@@ -91,52 +92,59 @@ class Scheme:
 
     def personal(self) -> Mapping[str, SiteParameters]:
         """The sites' models after a round: the global one, unless the scheme keeps others."""
-        return dict.fromkeys(sorted(self.seen), self.shared) if self.own is None else dict(self.own)
+        return dict(self.own) if self.keeps_models else dict.fromkeys(sorted(self.seen), self.shared)
+
+    @property
+    def at(self) -> Prior:
+        return Prior(self.shared.theta, self.shared.buffers, torch.zeros(0))
 
     def prior(self) -> Prior | None:
         """The global model that a T3 site gets."""
-        return Prior(self.shared.theta, self.shared.buffers, torch.zeros(0))
+        return self.at
 
     def kept(self) -> Mapping[str, Tensor]:
         """What the centre keeps beside μ, and a T2 site gets with it."""
         return {}
 
+    def trained(self, watch: Watch) -> Trained:
+        """Rounds 1 … `rounds`."""
+        run, sites = self.run, self.federation.tier(1)
+        history: list[RoundRecord] = []
+        for number in range(1, run.rounds + 1):
+            tasks = [self.task(site, derive_seed(run.seed, "fit", number, site.name)) for site in sites]
+            fits = run.engine.fit(self.model, self.settings, self.at, tasks, penalised=False, rule=self.rule)
+            answered, failed = sort_out(number, sites, fits)
+            weighed = with_weight(self.federation, number, answered, failed)
+            self.seen |= answered.keys()
+            absorbed = self.absorb(Answers(number, answered, weighed))
+            if not bool(torch.isfinite(self.shared.theta).all()):
+                raise TrainingError(
+                    f"round {number}: the global model left the finite numbers",
+                    hint="the method diverges under these settings: tune it, or lower training.learning_rate",
+                )
+            failed += absorbed.failed
+            history.append(round_record(number, answered, absorbed.weights, failed))
+            watch(Progress(history[-1], self.prior(), self.personal()))
+        failures = tuple(f for record in history for f in record.failed)
+        return Trained(self.personal(), self.prior(), tuple(history), failures, kept=self.kept())
+
 
 class SchemeMethod(Method):
     """A method whose training runs are schemes."""
 
-    def scheme(self, beginning: Beginning) -> Scheme:
-        return Scheme(beginning)
+    scheme: ClassVar[type[Scheme[Any]]] = Scheme
 
-    def train(self, federation: Federation, engine: Engine, rounds: int, seed: int, watch: Watch) -> Trained:
-        first = common_start(federation, baseline_settings(federation.settings).prior, seed)
-        beginning = Beginning(federation, engine, seed, SiteParameters(first.mu, first.buffers))
-        return run_scheme(self.scheme(beginning), beginning, rounds, watch)
+    def train(self, run: Run, watch: Watch) -> Trained:
+        return self.scheme(run, self).trained(watch)
 
 
-def run_scheme(scheme: Scheme, beginning: Beginning, rounds: int, watch: Watch) -> Trained:
-    """Rounds 1 … `rounds`."""
-    federation, engine, seed = beginning.federation, beginning.engine, beginning.seed
-    sites = federation.tier(1)
-    history: list[RoundRecord] = []
-    for number in range(1, rounds + 1):
-        tasks = [scheme.task(site, derive_seed(seed, "fit", number, site.name)) for site in sites]
-        at = Prior(scheme.shared.theta, scheme.shared.buffers, torch.zeros(0))
-        fits = engine.fit(scheme.model, scheme.settings, at, tasks, penalised=False, rule=scheme.rule)
-        answered, failed = sort_out(number, sites, fits)
-        weighed = with_weight(federation, number, answered, failed)
-        scheme.seen |= answered.keys()
-        absorbed = scheme.absorb(Answers(number, answered, weighed))
-        if not bool(torch.isfinite(scheme.shared.theta).all()):
-            raise TrainingError(
-                f"round {number}: the global model left the finite numbers",
-                hint="the method diverges under these settings: tune it, or lower training.learning_rate",
-            )
-        failed += absorbed.failed
-        history.append(round_record(number, answered, absorbed.weights, failed))
-        watch(Progress(history[-1], scheme.prior(), scheme.personal()))
-    failures = tuple(f for record in history for f in record.failed)
-    return Trained(scheme.personal(), scheme.prior(), tuple(history), failures, kept=scheme.kept())
+@dataclass(frozen=True)
+class FedAvg(SchemeMethod):
+    """FedAvg: train from the global model, average by sample count, one model for all.
+
+    B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep
+    Networks from Decentralized Data. AISTATS 2017, Algorithm 1 (all sites take part in every round).
+    """
 
 
 def by_rows(fits: Mapping[str, LocalFit]) -> Mapping[str, float]:

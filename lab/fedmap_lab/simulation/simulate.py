@@ -18,7 +18,7 @@ from fedmap.scoring.decision_rules import DecisionRule, pool_rule
 from fedmap.scoring.evaluation import Scoring, local_rule, rule_terms
 from fedmap.study.engine import Engine
 from fedmap_lab.federation.sites import Federation, Site
-from fedmap_lab.methods.method import FailedSite, Method, Progress, Trained
+from fedmap_lab.methods.method import FailedSite, Method, Progress, Run, Trained
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ def simulate(
             curve.append(_curve_point(federation, progress))
         on_round(number)
 
-    trained = method.train(federation, engine, rounds, seed, watch)
-    fine_tuned, failed = method.personalise(federation, engine, trained, federation.tier(2), rounds, seed)
+    run = Run(federation, engine, rounds, seed)
+    trained = method.train(run, watch)
+    fine_tuned, failed = method.personalise(run, trained, federation.tier(2))
     model = trained.model or federation.model
     shared = None if trained.prior is None else SiteParameters(trained.prior.mu, trained.prior.buffers)
     rule = DecisionRule() if shared is None else pooled_rule(federation, shared)

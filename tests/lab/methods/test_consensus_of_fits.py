@@ -28,7 +28,7 @@ from fedmap.study.plan import parse_plan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.fedmap import FedMap
-from fedmap_lab.methods.method import Progress
+from fedmap_lab.methods.method import Progress, Run
 from tests.lab.conftest import BINARY_PLAN
 
 ROWS = (40, 60, 100, 150)
@@ -90,7 +90,7 @@ def test_consensus_rounds_settle_near_the_minimiser_of_the_mean_loss_by_rows(
 ) -> None:
     federation = logistic_federation(start, rounds)
     seen: list[Progress] = []
-    FedMap().train(federation, VectorisedEngine(workers=1), rounds, 5, seen.append)
+    FedMap().train(Run(federation, VectorisedEngine(workers=1), rounds, 5), seen.append)
     parts = [site.data.train for site in federation.sites]
     expected = minimiser(parts)
     mu = [progress.prior.mu for progress in seen[:-1] if progress.prior is not None]

@@ -19,6 +19,7 @@ from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead, bound
+from fedmap_lab.methods.method import Run
 from fedmap_lab.methods.pfedgp import PFedGp
 from tests.lab.conftest import MakeCohort
 
@@ -113,7 +114,7 @@ def test_sites_of_pfedgp_share_the_network_and_keep_a_process_of_their_own(
     binary_plan: StudyPlan, make_cohort: MakeCohort
 ) -> None:
     federation = load_federation(binary_plan, make_cohort({"east": (1, 90), "west": (1, 80)}))
-    trained = PFedGp(rows=32).train(federation, VectorisedEngine(1), 1, 0, lambda _: None)
+    trained = PFedGp(rows=32).train(Run(federation, VectorisedEngine(1), 1, 0), lambda _: None)
     size = trained.kept["network"].numel()
     east, west = (trained.personal[name].theta for name in ("east", "west"))
     assert torch.equal(east[:size], west[:size])

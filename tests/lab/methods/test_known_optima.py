@@ -15,13 +15,13 @@ from torch import Tensor
 from fedmap.algorithm.fit.values import FailedFit
 from fedmap.study.engine import Fits
 from fedmap_lab.methods.ditto import Ditto
-from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.feddyn import FedDyn
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.fedprox import FedProx
-from fedmap_lab.methods.method import Method, Progress, Trained
+from fedmap_lab.methods.method import Method, Progress, Run, Trained
 from fedmap_lab.methods.pfedme import PFedMe
 from fedmap_lab.methods.scaffold import Scaffold
+from fedmap_lab.methods.scheme import FedAvg
 from tests.lab.methods.quadratics import QuadraticEngine, quadratic_federation
 
 ROWS = (10, 30)
@@ -31,7 +31,7 @@ TARGET = {10: torch.tensor([1.0, -0.5, 0.0]), 30: torch.tensor([-0.4, 0.3, 0.8])
 
 def train(method: Method, rounds: int, steps: int, rate: float = 0.02) -> Trained:
     engine = QuadraticEngine(CURVATURE, TARGET, steps, rate)
-    return method.train(quadratic_federation(ROWS), engine, rounds, 0, lambda _: None)
+    return method.train(Run(quadratic_federation(ROWS), engine, rounds, 0), lambda _: None)
 
 
 def shared(trained: Trained | Progress) -> Tensor:
@@ -79,7 +79,7 @@ def consensus_rounds(engine: QuadraticEngine) -> tuple[list[Progress], Trained]:
         aggregation=replace(settings.aggregation, weighting="sample_count"),
     )
     seen: list[Progress] = []
-    trained = FedMap().train(replace(federation, settings=settings), engine, 31, 0, seen.append)
+    trained = FedMap().train(Run(replace(federation, settings=settings), engine, 31, 0), seen.append)
     return seen[:-1], trained
 
 

@@ -10,10 +10,10 @@ from torch.distributions import Normal, kl_divergence
 from fedmap.algorithm.fit.adam import Adam
 from fedmap.algorithm.fit.rule import FitStart
 from fedmap_lab.methods.feddyn import Dynamic
+from fedmap_lab.methods.fedprox import Proximal
 from fedmap_lab.methods.pfedbayes import Variational, kl_gradients
 from fedmap_lab.methods.pfedfda import FrozenHead
 from fedmap_lab.methods.pfedme import Moreau
-from fedmap_lab.methods.proximal import Proximal
 from fedmap_lab.methods.qfedavg import fair_step
 from fedmap_lab.methods.scaffold import Controlled
 

@@ -14,6 +14,7 @@ from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.embedding import embedding_of
+from fedmap_lab.methods.method import Run
 from fedmap_lab.methods.pfedfda import CANDIDATES, PFedFda
 from tests.lab.conftest import MakeCohort, without_events
 
@@ -63,7 +64,7 @@ def test_the_last_layer_of_a_personal_model_comes_from_its_gaussians_alone(
     binary_plan: StudyPlan, make_cohort: MakeCohort
 ) -> None:
     federation = load_federation(binary_plan, make_cohort({"east": (1, 90), "west": (1, 80)}))
-    trained = PFedFda().train(federation, VectorisedEngine(1), 2, 0, lambda _: None)
+    trained = PFedFda().train(Run(federation, VectorisedEngine(1), 2, 0), lambda _: None)
     embedding = embedding_of(federation.model)
     shared = ClassGaussians(trained.kept["means"], trained.kept["covariance"])
     assert trained.prior is not None
@@ -86,7 +87,7 @@ def test_a_single_class_site_gets_a_model(binary_plan: StudyPlan, make_cohort: M
     directory = make_cohort({"east": (1, 90), "west": (1, 80), "north": (1, 70)})
     without_events(directory, "north")
     federation = load_federation(binary_plan, directory)
-    trained = PFedFda().train(federation, VectorisedEngine(1), 2, 0, lambda _: None)
+    trained = PFedFda().train(Run(federation, VectorisedEngine(1), 2, 0), lambda _: None)
     assert torch.isfinite(trained.personal["north"].theta).all()
 
 

@@ -15,16 +15,16 @@ from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
 from fedmap_lab.methods.ditto import Ditto
-from fedmap_lab.methods.fedavg import FedAvg
 from fedmap_lab.methods.feddyn import FedDyn
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.fedprox import FedProx
-from fedmap_lab.methods.method import Method, Progress, Trained, common_start
+from fedmap_lab.methods.method import Method, Progress, Run, Trained
 from fedmap_lab.methods.names import METHOD_NAMES
 from fedmap_lab.methods.pooled import Pooled, together
 from fedmap_lab.methods.qfedavg import QFedAvg
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.methods.scaffold import Scaffold
+from fedmap_lab.methods.scheme import FedAvg
 from tests.lab.conftest import MakeCohort
 
 EQUAL = {"east": (1, 100), "west": (1, 100), "clinic": (2, 60)}
@@ -43,7 +43,7 @@ OTHERS = (
 
 
 def train(federation: Federation, method: Method, rounds: int = 2, engine: Engine | None = None) -> Trained:
-    return method.train(federation, engine or VectorisedEngine(workers=1), rounds, 5, lambda _: None)
+    return method.train(Run(federation, engine or VectorisedEngine(workers=1), rounds, 5), lambda _: None)
 
 
 def mu(state: Trained | Progress) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_the_curve_of_a_method_is_of_the_models_that_its_sites_use(
 ) -> None:
     federation = load_federation(binary_plan, make_cohort(EQUAL))
     seen: list[Progress] = []
-    trained = METHODS[name].train(federation, VectorisedEngine(workers=1), 2, 5, seen.append)
+    trained = METHODS[name].train(Run(federation, VectorisedEngine(workers=1), 2, 5), seen.append)
     assert set(seen[-1].personal) == set(trained.personal)
     for site, own in trained.personal.items():
         assert torch.equal(seen[-1].personal[site].theta, own.theta)
@@ -110,7 +110,7 @@ def test_consensus_rounds_at_sites_of_one_size_are_feddyns_and_the_last_is_held_
 
     def of_four_rounds(method: Method) -> list[torch.Tensor]:
         seen: list[torch.Tensor] = []
-        method.train(federation, engine, 4, 5, lambda p: seen.append(mu(p)))
+        method.train(Run(federation, engine, 4, 5), lambda p: seen.append(mu(p)))
         return seen
 
     fedmap = of_four_rounds(METHODS["fedmap"])
@@ -150,7 +150,7 @@ def test_q_fedavg_weighs_sites_by_the_loss_of_the_global_model(
 ) -> None:
     federation = load_federation(binary_plan, make_cohort(EQUAL))
     trained = train(federation, QFedAvg(q=2.0), rounds=1)
-    first = common_start(federation, federation.settings.prior, 5)
+    first = Run(federation, LoopEngine(), 1, 5).start(federation.settings.prior)
     losses = {}
     for site in federation.tier(1):
         logits = outputs(federation.model, SiteParameters(first.mu, first.buffers), site.data.train.features)[
@@ -168,7 +168,7 @@ def test_feddyn_with_a_vanishing_term_goes_twice_the_mean_step_in_its_first_roun
 ) -> None:
     """h/α does not vanish with α: w' = mean + mean − w."""
     federation = load_federation(plain(binary_plan), make_cohort(EQUAL))
-    first = common_start(federation, federation.settings.prior, 5).mu
+    first = Run(federation, LoopEngine(), 1, 5).start(federation.settings.prior).mu
     plain_step = mu(train(federation, QFedAvg(q=0.0), 1)) - first
     assert torch.allclose(mu(train(federation, FedDyn(alpha=1e-9), 1)) - first, 2 * plain_step, atol=1e-5)
 
@@ -194,7 +194,7 @@ def test_both_engines_predict_the_same(binary_plan: StudyPlan, make_cohort: Make
     found = []
     for engine in (LoopEngine(), VectorisedEngine(workers=1)):
         trained = train(federation, METHODS[name], 1, engine)
-        clinic, failed = METHODS[name].personalise(federation, engine, trained, federation.tier(2), 1, 5)
+        clinic, failed = METHODS[name].personalise(Run(federation, engine, 1, 5), trained, federation.tier(2))
         assert not failed
         found.append((trained.model or federation.model, {**trained.personal, **clinic}))
     (model, one), (_, other) = found

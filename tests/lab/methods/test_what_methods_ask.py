@@ -26,7 +26,7 @@ from fedmap_lab.methods.ablations import ABLATIONS, SKETCH_WIDTH
 from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.ditto import Ditto
 from fedmap_lab.methods.embedding import embedding_of
-from fedmap_lab.methods.method import Method, Trained
+from fedmap_lab.methods.method import Method, Run, Trained
 from fedmap_lab.methods.pfedbayes import PFedBayes, Variational
 from fedmap_lab.methods.pfedfda import CANDIDATES
 from fedmap_lab.methods.qfedavg import QFedAvg, fair_step
@@ -76,7 +76,7 @@ class Noting(VectorisedEngine):
 
 
 @dataclass(frozen=True)
-class Run:
+class Done:
     """T1 trained, then T2."""
 
     federation: Federation
@@ -96,14 +96,14 @@ def federation(binary_plan: StudyPlan, make_cohort: MakeCohort) -> Federation:
     return load_federation(binary_plan, make_cohort(SITES))
 
 
-def run(federation: Federation, method: Method, rounds: int = 2) -> Run:
+def run(federation: Federation, method: Method, rounds: int = 2) -> Done:
     engine = Noting()
-    trained = method.train(federation, engine, rounds, SEED, lambda _: None)
+    trained = method.train(Run(federation, engine, rounds, SEED), lambda _: None)
     asked = list(engine.asked)
-    clinics, failed = method.personalise(federation, engine, trained, federation.tier(2), rounds, SEED)
+    clinics, failed = method.personalise(Run(federation, engine, rounds, SEED), trained, federation.tier(2))
     assert not failed
     (tuning,) = engine.asked[len(asked) :]
-    return Run(federation, trained, clinics["clinic"], asked, tuning)
+    return Done(federation, trained, clinics["clinic"], asked, tuning)
 
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -222,8 +222,8 @@ def test_pfedfda_mixes_each_sites_gaussians_with_the_shared_ones_in_the_share_th
     clinics = {"large": (2, 150), "middle": (2, 70), "small": (2, 30)}
     federation = load_federation(binary_plan, make_cohort({**SITES, **clinics}))
     engine, method, embedding = Noting(), METHODS["pfedfda"], embedding_of(federation.model)
-    trained = method.train(federation, engine, 2, SEED, lambda _: None)
-    own, _ = method.personalise(federation, engine, trained, federation.tier(2), 2, SEED)
+    trained = method.train(Run(federation, engine, 2, SEED), lambda _: None)
+    own, _ = method.personalise(Run(federation, engine, 2, SEED), trained, federation.tier(2))
     shared = ClassGaussians(trained.kept["means"], trained.kept["covariance"])
     found = []
     for place, site in enumerate(federation.tier(2)):
