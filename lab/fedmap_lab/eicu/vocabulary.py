@@ -2,7 +2,7 @@
 
 A site counts in how many stays each term occurs and lets go only of terms that enough different patients
 share; the centre adds the counts and freezes a sorted list; every site then encodes its own stays against
-that list. The digest is the vocabulary's version: a list that does not match its digest is refused.
+that list. The digest is the vocabulary's version.
 
 A term is the name of its future column, prefix included (`drug_…`, `dx_…`). What the terms mean, and how
 raw strings become terms, is left to the loader. Nothing here knows a stay's outcome.
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedmap.errors import DataError
 
@@ -27,7 +26,6 @@ FORMAT = 1
 LEAST_FLOOR = 5
 """No site may publish a term that fewer patients than this share, whatever a study asks for."""
 _TERM = re.compile(r"[a-z]+_[A-Za-z0-9._]{1,240}")
-_REBUILD_HINT = "take the vocabulary the study released, unchanged, or build it again"
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,6 @@ class Vocabulary:
             [FORMAT, self.min_stays, self.min_sites, list(self.terms)], separators=(",", ":")
         )
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def with_prefix(self, prefix: str) -> tuple[str, ...]:
-        return tuple(term for term in self.terms if term.startswith(prefix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,48 +128,16 @@ def encode(occurrences: pd.DataFrame, stays: Sequence[int], vocabulary: Vocabula
     )
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    format: int
-    digest: str
-    min_stays: int
-    min_sites: int
-    terms: list[str]
-
-
 def to_json(vocabulary: Vocabulary) -> str:
-    document = _Document(
-        format=FORMAT,
-        digest=vocabulary.digest,
-        min_stays=vocabulary.min_stays,
-        min_sites=vocabulary.min_sites,
-        terms=list(vocabulary.terms),
-    )
-    return document.model_dump_json(indent=1) + "\n"
-
-
-def from_json(text: str, *, site: str) -> Vocabulary:
-    """Read a vocabulary back at a site; another format, a changed list or a wrong digest is refused."""
-    try:
-        document = _Document.model_validate_json(text)
-    except ValidationError as error:
-        fields = sorted({".".join(map(str, fault["loc"][:1])) or "the file" for fault in error.errors()})
-        raise DataError(
-            site, (f"the vocabulary is not readable: {', '.join(fields)}",), hint=_REBUILD_HINT
-        ) from None
-    if document.format != FORMAT:
-        raise DataError(
-            site,
-            (f"the vocabulary has format {document.format}; this version reads format {FORMAT}",),
-            hint="use the software version the study names",
-        )
-    vocabulary = Vocabulary(tuple(document.terms), document.min_stays, document.min_sites)
-    if vocabulary.digest != document.digest:
-        raise DataError(site, ("the vocabulary does not match its digest",), hint=_REBUILD_HINT)
-    if list(vocabulary.terms) != sorted(set(vocabulary.terms)):
-        raise DataError(site, ("the vocabulary's terms are not sorted and unique",), hint=_REBUILD_HINT)
-    return vocabulary
+    """The file of a released vocabulary."""
+    document = {
+        "format": FORMAT,
+        "digest": vocabulary.digest,
+        "min_stays": vocabulary.min_stays,
+        "min_sites": vocabulary.min_sites,
+        "terms": vocabulary.terms,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _check_counts(site_counts: Sequence[SiteTermCounts]) -> None:

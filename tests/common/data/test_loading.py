@@ -13,60 +13,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedmap.data.loading import load_frame, load_site
-from fedmap.data.table.site_dataset import Exclusion, SiteDataset
+from fedmap.data.table.site_dataset import Exclusion, MissingCount, SiteDataset
 from fedmap.errors import DataError
 from fedmap.study.plan import StudyPlan, load_plan, parse_plan
+from tests import plans
 
 PROJECT = Path(__file__).parents[3]
 REAL = Path(os.environ.get("FEDMAP_DATA", PROJECT.parent / "shared" / "data"))
 SECRET = "Ermengarde-4711"
 
-BINARY = """
-[study]
-name = "demo"
-title = "A demonstration"
-[task]
-kind = "binary"
-label = "sick"
-classes = [0, 1]
-metric = "auroc"
-[data]
-patient = "pid"
-[[features]]
-name = "sbp"
-kind = "number"
-unit = "mmHg"
-range = [60, 260]
-[[features]]
-name = "sex"
-kind = "category"
-categories = ["F", "M"]
-[model]
-name = "linear"
-[limits]
-min_rows = 10
-min_events = 2
-"""
-COX_TASK = """[task]
-kind = "cox"
-time = "T"
-event = "E"
-time_unit = "days"
-horizon = 100.0
-metric = "c_index"
-"""
+
+BINARY = plans.binary("sick")
+COX = plans.cox("T", "E", 100.0, time_unit="days")
+SPLIT = {"column": "fold", "train_value": "train", "test_value": "test"}
 
 
-def binary_plan(**replaced: str) -> StudyPlan:
-    text = BINARY
-    for old, new in replaced.items():
-        text = text.replace(*{"patient": ('patient = "pid"', new), "sbp": ("range = [60, 260]", new)}[old])
-    return parse_plan(text, "demo.toml")
-
-
-def cox_plan(data: str = 'patient = "pid"', more: str = "") -> StudyPlan:
-    start, end = BINARY.index("[task]"), BINARY.index("[data]")
-    text = BINARY[:start] + COX_TASK + BINARY[end:].replace('patient = "pid"', data) + more
+def demo(task: plans.Table = BINARY, sbp: plans.Table | None = None, **sections: plans.Table) -> StudyPlan:
+    number = plans.number("sbp", unit="mmHg", range=[60, 260], **(sbp or {}))
+    known: dict[str, plans.Table] = {"data": {"patient": "pid"}, "limits": {"min_rows": 10, "min_events": 2}}
+    text = plans.plan_text("demo", task, number, plans.category("sex", "F", "M"), **(known | sections))
     return parse_plan(text, "demo.toml")
 
 
@@ -98,7 +63,7 @@ def problems(tmp_path: Path, plan: StudyPlan, frame: pd.DataFrame, tier: int = 1
 
 
 def test_a_sound_table_becomes_tensors_of_the_right_types(tmp_path: Path) -> None:
-    data = load(tmp_path, binary_plan(), table())
+    data = load(tmp_path, demo(), table())
     assert (len(data.train), len(data.validation), len(data.test)) == (32, 8, 10)
     assert data.train.features.dtype == torch.float32
     assert data.train.target.dtype == torch.int64
@@ -109,7 +74,7 @@ def test_a_sound_table_becomes_tensors_of_the_right_types(tmp_path: Path) -> Non
 
 
 def test_survival_targets_are_times_in_float64_and_events_in_bool(tmp_path: Path) -> None:
-    data = load(tmp_path, cox_plan(), table())
+    data = load(tmp_path, demo(COX), table())
     assert data.train.target.dtype == torch.float64
     assert data.train.event is not None
     assert data.train.event.dtype == torch.bool
@@ -118,9 +83,9 @@ def test_survival_targets_are_times_in_float64_and_events_in_bool(tmp_path: Path
 def test_csv_parquet_and_a_frame_in_memory_load_alike(tmp_path: Path) -> None:
     frame = table()
     frame.to_parquet(tmp_path / "north.parquet")
-    from_csv = load(tmp_path, binary_plan(), frame)
-    from_parquet = load_site(binary_plan(), "north", tmp_path / "north.parquet", 1)
-    from_memory = load_frame(binary_plan(), "north", frame.set_index(frame.index + 7), 1)
+    from_csv = load(tmp_path, demo(), frame)
+    from_parquet = load_site(demo(), "north", tmp_path / "north.parquet", 1)
+    from_memory = load_frame(demo(), "north", frame.set_index(frame.index + 7), 1)
     for other in (from_parquet, from_memory):
         assert torch.equal(from_csv.train.features, other.train.features)
         assert torch.equal(from_csv.test.target, other.test.target)
@@ -128,7 +93,7 @@ def test_csv_parquet_and_a_frame_in_memory_load_alike(tmp_path: Path) -> None:
 
 
 def test_at_tier_3_all_rows_are_for_testing_and_few_are_enough(tmp_path: Path) -> None:
-    data = load(tmp_path, binary_plan(), table(4), tier=3)
+    data = load(tmp_path, demo(), table(4), tier=3)
     assert (len(data.train), len(data.validation), len(data.test)) == (0, 0, 4)
     assert data.train.features.shape == (0, 2)
 
@@ -139,7 +104,7 @@ def test_all_problems_of_a_site_come_out_in_one_error(tmp_path: Path) -> None:
     frame.loc[1, "sbp"] = 12.0
     frame.loc[2, "sick"] = 9
     frame.loc[4, "pid"] = "p3"
-    found = problems(tmp_path, binary_plan(), frame)
+    found = problems(tmp_path, demo(), frame)
     assert found == (
         "sex: the column is missing",
         "sbp: 1 of 50 values are not numbers",
@@ -151,7 +116,7 @@ def test_all_problems_of_a_site_come_out_in_one_error(tmp_path: Path) -> None:
 
 def test_an_error_names_the_site_and_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        load(tmp_path, binary_plan(), table().drop(columns="sex"))
+        load(tmp_path, demo(), table().drop(columns="sex"))
     assert str(caught.value).startswith("north: ")
     assert "hint: Correct the site's file" in str(caught.value)
 
@@ -167,44 +132,51 @@ def test_an_error_names_the_site_and_the_next_step(tmp_path: Path) -> None:
     ],
 )
 def test_too_few_rows_are_refused_with_the_count(tmp_path: Path, rows: int, tier: int, problem: str) -> None:
-    assert problems(tmp_path, binary_plan(), table(rows), tier) == (problem,)
+    assert problems(tmp_path, demo(), table(rows), tier) == (problem,)
 
 
 def test_a_site_whose_rows_are_all_excluded_says_why(tmp_path: Path) -> None:
     frame = table()
     frame["sbp"] = None
-    plan = binary_plan(sbp='range = [60, 260]\nmissing = "exclude"')
+    plan = demo(sbp={"missing": "exclude"})
     assert problems(tmp_path, plan, frame) == ("no row is left (50 dropped: sbp missing)",)
-
-
-def test_rows_with_missing_values_are_excluded_on_record(tmp_path: Path) -> None:
-    frame = table()
-    frame.loc[[1, 2, 3], "sbp"] = None
-    data = load(tmp_path, binary_plan(sbp='range = [60, 260]\nmissing = "exclude"'), frame)
-    assert data.exclusions == (Exclusion("sbp missing", 3),)
-    assert len(data.train) + len(data.validation) + len(data.test) == 47
-
-
-def test_missing_values_are_refused_by_default(tmp_path: Path) -> None:
-    frame = table()
-    frame.loc[[1, 2], "sbp"] = None
-    assert problems(tmp_path, binary_plan(), frame) == ("sbp: 2 of 50 values are missing",)
 
 
 def test_zero_times_are_refused_unless_the_plan_excludes_them(tmp_path: Path) -> None:
     frame = table()
     frame.loc[[0, 1], "T"] = [0.0, -3.0]
-    assert problems(tmp_path, cox_plan(), frame) == ("T: 2 of 50 values are zero or negative times",)
-    data = load(tmp_path, cox_plan('patient = "pid"\nexclude_nonpositive_time = true'), frame)
+    assert problems(tmp_path, demo(COX), frame) == ("T: 2 of 50 values are zero or negative times",)
+    data = load(tmp_path, demo(COX, data={"patient": "pid", "exclude_nonpositive_time": True}), frame)
     assert data.exclusions == (Exclusion("T not above 0", 2),)
+
+
+@pytest.mark.parametrize("tier", [1, 3])
+def test_empty_cells_are_counted_whatever_becomes_of_them(tier: int) -> None:
+    features = (
+        plans.number("sbp", missing="exclude"),
+        plans.category("sex", "F", "M", missing={"fill": "F"}),
+        plans.block("drug_", 2, missing={"fill": 0}),
+    )
+    limits = {"min_rows": 10, "min_events": 2}
+    plan = parse_plan(plans.plan_text("demo", BINARY, *features, limits=limits), "demo.toml")
+    rows = np.arange(40)
+    frame = pd.DataFrame({"sbp": np.where(rows < 4, np.nan, 120), "sex": np.where(rows % 10, "M", "")})
+    frame = frame.assign(drug_a=np.where(rows < 7, np.nan, 1), drug_b=1.0, sick=rows % 2)
+    data = load_frame(plan, "north", frame, tier)
+    assert data.missing == (
+        MissingCount("sbp", 4, 40),
+        MissingCount("sex", 4, 40),
+        MissingCount("drug_", 7, 80),
+    )
+    assert data.exclusions == (Exclusion("sbp missing", 4),)
 
 
 @pytest.mark.parametrize(
     ("plan", "column", "positive", "note"),
     [
-        (binary_plan(), "sick", 50, "the site has one class only"),
-        (cox_plan(), "E", 0, "the site has no events"),
-        (cox_plan(), "E", 2, "the validation part has no events"),
+        (demo(), "sick", 50, "the site has one class only"),
+        (demo(COX), "E", 0, "the site has no events"),
+        (demo(COX), "E", 2, "the validation part has no events"),
     ],
 )
 def test_a_thin_site_is_loaded_with_a_note(
@@ -217,9 +189,7 @@ def test_a_thin_site_is_loaded_with_a_note(
 def test_a_fixed_split_is_honoured_and_validation_comes_from_its_training_part(tmp_path: Path) -> None:
     frame = table()
     frame["fold"] = ["test" if number % 2 else "train" for number in range(50)]
-    plan = parse_plan(
-        BINARY + '[split]\ncolumn = "fold"\ntrain_value = "train"\ntest_value = "test"\n', "demo.toml"
-    )
+    plan = demo(split=SPLIT)
     data = load(tmp_path, plan, frame)
     assert (len(data.train), len(data.validation), len(data.test)) == (20, 5, 25)
     expected = torch.tensor(frame.loc[frame["fold"] == "test", "sbp"].to_numpy(), dtype=torch.float32)
@@ -231,7 +201,7 @@ def test_rows_of_one_patient_stay_together(tmp_path: Path) -> None:
     frame = table(90)
     frame["pid"] = [f"p{number // 3}" for number in range(90)]
     frame["sbp"] = 100.0 + np.arange(90) // 3  # the patient, readable from the tensor
-    data = load(tmp_path, binary_plan(patient='patient = "pid"\nrepeated_patients = "allow"'), frame)
+    data = load(tmp_path, demo(data={"patient": "pid", "repeated_patients": "allow"}), frame)
     parts = [set(part.features[:, 0].tolist()) for part in (data.train, data.validation, data.test)]
     assert not parts[0] & parts[1]
     assert not parts[0] & parts[2]
@@ -241,7 +211,7 @@ def test_rows_of_one_patient_stay_together(tmp_path: Path) -> None:
 def test_a_frame_with_a_doubled_column_is_refused() -> None:
     frame = pd.concat([table(), table()[["sbp"]]], axis=1)
     with pytest.raises(DataError, match="sbp: the column is named twice"):
-        load_frame(binary_plan(), "north", frame, 1)
+        load_frame(demo(), "north", frame, 1)
 
 
 # The shapes of DOMAIN section 3, through the plans that ship
@@ -338,8 +308,7 @@ def test_a_wide_eicu_file_is_loaded_by_blocks(tmp_path: Path) -> None:
 def test_no_planted_value_ever_shows_in_an_error(
     tmp_path: Path, column: str, planted: object, row: int, survival: bool, parquet: bool
 ) -> None:
-    split = '[split]\ncolumn = "fold"\ntrain_value = "train"\ntest_value = "test"\n'
-    plan = cox_plan(more=split) if survival else parse_plan(BINARY + split, "demo.toml")
+    plan = demo(COX if survival else BINARY, split=SPLIT)
     frame = table().assign(fold=["train", "train", "test", "train", "test"] * 10)
     cells: list[object] = frame[column].tolist()
     cells[row] = planted

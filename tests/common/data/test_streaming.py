@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedmap.data import streaming
-from fedmap.data.loading import load_frame, load_site
+from fedmap.data.loading import load_site
 from fedmap.data.streaming import FeatureFile
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import DataError
@@ -189,15 +189,6 @@ def test_missing_cells_are_filled_where_the_plan_says_so_and_otherwise_not_predi
     assert block.rows.values[0].tolist() == pytest.approx([61, 140, np.log1p(1.0), 0, 0, 2])
 
 
-def test_infinite_numbers_and_unknown_categories_are_counted(tmp_path: Path) -> None:
-    path = write(tmp_path, "inf,140,1,F,0,2", "61,1e300,1,X,0,2")
-    assert problems_of(path) == (
-        "age: 1 of 2 values are infinite or too large",
-        "hb: 1 of 2 values are infinite or too large",
-        "sex: 1 of 2 values are not among the categories F, M",
-    )
-
-
 def test_spaces_quotes_and_true_mean_what_they_mean_in_training(tmp_path: Path) -> None:
     path = write(tmp_path, '" 61 ",+140,3.5e0,"M",true,1', " 61,140,3.5,M ,TRUE,1")
     (block,) = opened(path).blocks()
@@ -263,11 +254,3 @@ def test_every_cell_is_judged_as_the_training_loader_judges_it(
             assert not block.rows.usable.any()
         else:
             assert torch.equal(block.rows.usable_values, loaded)
-
-
-def test_a_frame_of_the_same_rows_gives_the_same_features(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    table = rows_of(100)
-    pa_csv.write_csv(table, path)
-    frame = load_frame(PLAN, "rows", table.to_pandas(), 3).test.features
-    assert torch.equal(frame, torch.cat([block.rows.values for block in opened(path).blocks()]))

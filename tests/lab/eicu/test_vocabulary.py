@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 import pandas as pd
@@ -17,9 +16,7 @@ from fedmap_lab.eicu.vocabulary import (
     Vocabulary,
     count_terms,
     encode,
-    from_json,
     pool_vocabulary,
-    to_json,
 )
 
 TERMS = st.from_regex(r"(drug|dx)_[a-z0-9]{1,6}", fullmatch=True)
@@ -115,50 +112,7 @@ def test_encoding_refuses_records_of_a_stay_it_was_not_given() -> None:
 
 
 @settings(max_examples=50)
-@given(st.lists(TERMS, min_size=1, unique=True), st.integers(5, 100), st.integers(1, 9))
-def test_a_vocabulary_survives_the_way_through_json(terms: list[str], min_stays: int, min_sites: int) -> None:
-    vocabulary = Vocabulary(tuple(sorted(terms)), min_stays, min_sites)
-    read = from_json(to_json(vocabulary), site="a")
-    assert read == vocabulary
-    assert read.digest == vocabulary.digest
-
-
-@settings(max_examples=50)
 @given(st.sets(TERMS, min_size=1), st.sets(TERMS, min_size=1))
 def test_another_list_has_another_digest(one: set[str], other: set[str]) -> None:
     first, second = (Vocabulary(tuple(sorted(terms)), 10, 1) for terms in (one, other))
     assert (first.digest == second.digest) == (one == other)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("terms", ["drug_a", "drug_c"], "does not match its digest"),
-        ("min_stays", 1, "does not match its digest"),
-        ("digest", "0" * 64, "does not match its digest"),
-        ("format", 2, "has format 2; this version reads format 1"),
-        ("terms", "drug_a", "is not readable: terms"),
-        ("extra", 1, "is not readable: extra"),
-    ],
-)
-def test_a_tampered_vocabulary_is_refused(key: str, value: object, problem: str) -> None:
-    document = json.loads(to_json(Vocabulary(("drug_a", "drug_b"), 10, 1)))
-    document[key] = value
-    with pytest.raises(DataError, match=problem):
-        from_json(json.dumps(document), site="a")
-
-
-def test_an_unsorted_vocabulary_is_refused_even_with_a_digest_of_its_own() -> None:
-    with pytest.raises(DataError, match="not sorted and unique"):
-        from_json(to_json(Vocabulary(("drug_b", "drug_a"), 10, 1)), site="a")
-
-
-def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(DataError, match="is not readable: the file"):
-        from_json("{", site="a")
-
-
-def test_blocks_are_found_by_prefix() -> None:
-    vocabulary = Vocabulary(("drug_a", "drug_b", "dx_1"), 10, 1)
-    assert vocabulary.with_prefix("drug_") == ("drug_a", "drug_b")
-    assert vocabulary.with_prefix("dx_") == ("dx_1",)
