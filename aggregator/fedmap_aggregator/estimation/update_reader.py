@@ -20,7 +20,7 @@ from fedmap.algorithm.model.layers import Buffers
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import ModelError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.study.tensors.parameter_files import decode_parameters
 
 _LENGTH = 8  # bytes that say how long the header is
@@ -64,17 +64,14 @@ class UpdateReader:
 
     def _fetch(self, path: Path) -> memoryview:
         """The file's bytes, good until the next file."""
-        try:
-            with path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > len(self._memory):
-                    self._memory = bytearray(size)
-                data = memoryview(self._memory)[:size]
-                done = 0
-                while count := file.readinto(data[done:]):
-                    done += count
-        except OSError as error:
-            raise storage_error(error, path) from error
+        with storage_errors(path), path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > len(self._memory):
+                self._memory = bytearray(size)
+            data = memoryview(self._memory)[:size]
+            done = 0
+            while count := file.readinto(data[done:]):
+                done += count
         return data[:done]
 
     def _layout(self, header: bytes) -> _Layout:

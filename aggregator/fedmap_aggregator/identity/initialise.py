@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.errors import ConfigError, ConflictError, StateError, StorageError
-from fedmap.files.durable import make_folder, read_file, storage_error, sync_folder, write_durably
+from fedmap.files.durable import make_folder, read_file, storage_errors, sync_folder, write_durably
 from fedmap.names import check_operator_name
 from fedmap.trust.pki import CertificateAuthority, Identity, certificate_facts, fits, key_pem, new_key
 from fedmap_aggregator.config import NOT_THERE, AggregatorConfig, ExternalPki
@@ -110,11 +110,9 @@ def initialise(config: AggregatorConfig, operator: str, now: datetime.datetime) 
     make_folder(draft.folder)
     fingerprint = _make_identity(draft, config, now, operator)
     release_fingerprint = _release_fingerprint(config)
-    try:
+    with storage_errors(paths.folder):
         draft.folder.rename(paths.folder)
         sync_folder(state)
-    except OSError as error:
-        raise storage_error(error, paths.folder) from error
     return Initialised(state, fingerprint, release_fingerprint, paths.joining, paths.operator)
 
 
@@ -192,10 +190,8 @@ def _release_fingerprint(config: AggregatorConfig) -> str:
 
 
 def _make_private(state: Path) -> None:
-    try:
+    with storage_errors(state):
         state.chmod(0o700)
-    except OSError as error:
-        raise storage_error(error, state) from error
 
 
 def _make_identity(paths: PkiPaths, config: AggregatorConfig, now: datetime.datetime, operator: str) -> str:

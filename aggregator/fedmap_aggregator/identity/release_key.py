@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmap.errors import FedmapError, StateError
-from fedmap.files.durable import make_folder, read_file, storage_error, write_durably
+from fedmap.files.durable import make_folder, read_file, storage_errors, write_durably
 from fedmap.process.log import get_logger
 from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 from fedmap_aggregator.config import AggregatorConfig
@@ -91,10 +91,8 @@ def load_release_key(config: AggregatorConfig, store: Store, now: int) -> Releas
 
 def readable_by_others(path: Path) -> bool:
     """Whether more than this account can read the file, as far as its mode says."""
-    try:
+    with storage_errors(path):
         found = path.stat()
-    except OSError as error:
-        raise storage_error(error, path) from error
     return is_open_to_others(found.st_mode, found.st_uid, os.geteuid())
 
 
@@ -105,7 +103,5 @@ def is_open_to_others(mode: int, owner: int, account: int) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    try:
+    with storage_errors(path):
         return path.is_file()
-    except OSError as error:
-        raise storage_error(error, path) from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmap.errors import FedmapError
-from fedmap.files.durable import read_file, storage_error, write_durably
+from fedmap.files.durable import read_file, storage_errors, write_durably
 from fedmap.process.log import get_logger
 from fedmap.trust.pki import CertificateAuthority, certificate_facts, fits
 from fedmap_aggregator.config import AggregatorConfig
@@ -118,8 +118,6 @@ class ServerIdentity:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    try:
+    with storage_errors(path):
         status = path.stat()
-    except OSError as error:
-        raise storage_error(error, path) from error
     return status.st_mtime_ns, status.st_ino

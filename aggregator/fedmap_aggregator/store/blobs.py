@@ -20,6 +20,7 @@ from fedmap.files.durable import (
     make_folder,
     remove_leftovers,
     storage_error,
+    storage_errors,
     sync_folder,
 )
 
@@ -85,14 +86,11 @@ class BlobStore:
 
     def put_file(self, path: Path) -> str:
         """Keeps a copy of a file; returns its digest."""
-        try:
-            with self.receive() as writer, path.open("rb") as file:
-                while piece := file.read(_PIECE):
-                    writer.write(piece)
-                writer.commit(self._place(writer.digest))
-                return writer.digest
-        except OSError as error:
-            raise storage_error(error, path) from error
+        with storage_errors(path), self.receive() as writer, path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                writer.write(piece)
+            writer.commit(self._place(writer.digest))
+            return writer.digest
 
     def draft(self) -> Path:
         """A fresh path for a library that writes files by itself; give it to `adopt` afterwards."""
@@ -102,7 +100,7 @@ class BlobStore:
         """Makes a finished draft a blob without copying it; returns its digest."""
         digest = file_sha256(draft)
         path = self._place(digest)
-        try:
+        with storage_errors(path):
             descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -111,8 +109,6 @@ class BlobStore:
             draft.chmod(0o600)
             draft.replace(path)
             sync_folder(path.parent)
-        except OSError as error:
-            raise storage_error(error, path) from error
         return digest
 
     def quarantine(self, writer: DurableWriter) -> Path:
@@ -129,12 +125,10 @@ class BlobStore:
     def unnamed(self, named: frozenset[str], before: float) -> dict[str, int]:
         """Size by digest of blobs that no row names, written before that time (unix s): a crash left them."""
         found = {}
-        try:
+        with storage_errors(self._kept):
             for path in self._kept.glob("*/*"):
                 if path.name not in named and is_digest(path.name) and path.stat().st_mtime < before:
                     found[path.name] = path.stat().st_size
-        except OSError as error:
-            raise storage_error(error, self._kept) from error
         return found
 
     def size(self, path: Path) -> int | None:
@@ -150,10 +144,8 @@ class BlobStore:
         """For who made sure, in a transaction that still holds, that no row names them."""
         folders = set()
         for path in paths:
-            try:
+            with storage_errors(path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise storage_error(error, path) from error
             folders.add(path.parent)
         for folder in folders:
             if folder.is_dir():
@@ -174,7 +166,7 @@ class BlobStore:
         return path
 
     def _make_room(self, newest: Path) -> None:
-        try:
+        with storage_errors(self._quarantine):
             found = [(status.st_mtime_ns, status.st_size, path) for path, status in self._quarantined()]
             total = sum(size for _, size, _ in found)
             for _, size, path in sorted(found):
@@ -183,8 +175,6 @@ class BlobStore:
                 if path != newest:
                     path.unlink(missing_ok=True)
                     total -= size
-        except OSError as error:
-            raise storage_error(error, self._quarantine) from error
 
     def _quarantined(self) -> list[tuple[Path, os.stat_result]]:
         found = []
@@ -198,7 +188,5 @@ class BlobStore:
 
 def _is_there(path: Path) -> bool:
     """An unreadable disk is an error, not an absent file."""
-    try:
+    with storage_errors(path):
         return path.is_file()
-    except OSError as error:
-        raise storage_error(error, path) from error

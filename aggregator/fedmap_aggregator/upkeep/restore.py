@@ -22,7 +22,7 @@ from fedmap.files.durable import (
     DurableWriter,
     FolderLock,
     make_folder,
-    storage_error,
+    storage_errors,
     sync_folder,
     write_durably,
 )
@@ -87,12 +87,10 @@ def restore_backup(path: Path, config_file: Path, now: datetime) -> Restored:
             if not has_rows:
                 _put_rows(path, database_url(config), manifest, digest, now)  # (5)
             _prepare(config)
-        try:
+        with storage_errors(state):
             state.chmod(0o700)
             restoring_mark(state).unlink()  # (6)
             sync_folder(state)
-        except OSError as error:
-            raise storage_error(error, state) from error
     return Restored(config, written, manifest)
 
 
@@ -136,7 +134,7 @@ def _make_room(config: AggregatorConfig, digest: str) -> bool:
     """
     state, url = config.server.state, database_url(config)
     marked = restoring_mark(state).exists()
-    try:
+    with storage_errors(state):
         found = sorted(entry.name for entry in state.iterdir() if entry.name not in _LOCKS)
         if marked:
             for name in found:
@@ -149,8 +147,6 @@ def _make_room(config: AggregatorConfig, digest: str) -> bool:
                 hint="Restore into a new state folder (server.state). Nothing is ever restored over another "
                 "aggregator: move its folder away first, if it is the broken one.",
             )
-    except OSError as error:
-        raise storage_error(error, state) from error
     if marked and _is_ours(newest_entry(url), digest):
         return True
     check_empty(url)

@@ -35,7 +35,7 @@ from fedmap.bundles.manifest import ARCHIVE, CALIBRATION, CARD, MANIFEST, MU, PS
 from fedmap.bundles.verified import Step, VerifiedBundle
 from fedmap.bundles.withdrawals import Withdrawals
 from fedmap.errors import IncompatibleError, IntegrityError, LimitError, ModelError, PlanError, ServiceError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.files.stored_zip import ZipReader
 from fedmap.files.tensors import head_size
 from fedmap.trust.signing import BUNDLE_KIND, parse_signature, verify_signature
@@ -73,11 +73,8 @@ def verify_bundle(path: Path, trust: Trust, now_unix_ms: int, *, label: str = ""
     `label`: what errors call the file, by default its name.
     """
     label = label or path.name
-    try:
-        with _opened(path, label) as (file, size):
-            return _Verification(path, label, size, ZipReader(file, ARCHIVE)).run(trust, now_unix_ms)
-    except OSError as error:
-        raise storage_error(error, path) from error
+    with storage_errors(path), _opened(path, label) as (file, size):
+        return _Verification(path, label, size, ZipReader(file, ARCHIVE)).run(trust, now_unix_ms)
 
 
 def against_installed(bundle: VerifiedBundle, version: int | None) -> VerifiedBundle:

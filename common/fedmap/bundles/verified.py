@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmap.bundles.manifest import CALIBRATION, CARD, Manifest
 from fedmap.errors import IntegrityError
 from fedmap.files.digests import file_sha256, sha256_hex
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.study.terms import StudyTerms, parse_terms
 
 
@@ -54,12 +54,9 @@ class VerifiedBundle:
     def part(self, name: str) -> bytes:
         """One member's bytes, compared with their digest again."""
         entry = next(entry for entry in self.manifest.files if entry.name == name)
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offsets[name])
-                data = file.read(entry.size)
-        except OSError as error:
-            raise storage_error(error, self.path) from error
+        with storage_errors(self.path), self.path.open("rb") as file:
+            file.seek(self.offsets[name])
+            data = file.read(entry.size)
         if sha256_hex(data) != entry.sha256:
             raise IntegrityError(
                 f"{self.path}: the file changed after it was verified",

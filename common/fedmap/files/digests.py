@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -18,11 +18,8 @@ def sha256_hex(data: bytes | memoryview) -> str:
 
 def file_sha256(path: Path) -> str:
     """Of a file, read in pieces; what cannot be read is a `StorageError`."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise storage_error(error, path) from error
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_digest(text: str) -> bool:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from fedmap.errors import IntegrityError, LimitError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 
 Source = bytes | Path
 Sink = Callable[[bytes], object]
@@ -138,12 +138,9 @@ def pieces(source: Source) -> Iterator[bytes]:
     if isinstance(source, bytes):
         yield from (source[start : start + _PIECE] for start in range(0, len(source), _PIECE))
         return
-    try:
-        with source.open("rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                yield piece
-    except OSError as error:
-        raise storage_error(error, source) from error
+    with storage_errors(source), source.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 class ZipReader:

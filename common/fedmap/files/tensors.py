@@ -21,7 +21,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedmap.errors import ModelError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,26 +107,23 @@ def scan_tensors(path: Path, expected: Mapping[str, Expected], what: str, keep: 
 
     Types F32 and I64 only: a square of either is finite in float64, so one that is not tells of its value.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = path.stat().st_size
-            length = int.from_bytes(file.read(_LENGTH), "little")
-            file.seek(0)
-            header, start = _header(file.read(_LENGTH + min(length, _HEADER_LIMIT)), what)
-            piece = bytearray(_PIECE)
-            squares: dict[str, float] = {}
-            kept: dict[str, Array] = {}
-            for name, (begin, end) in _places(header, expected, size - start, what).items():
+    with storage_errors(path), path.open("rb", buffering=0) as file:
+        size = path.stat().st_size
+        length = int.from_bytes(file.read(_LENGTH), "little")
+        file.seek(0)
+        header, start = _header(file.read(_LENGTH + min(length, _HEADER_LIMIT)), what)
+        piece = bytearray(_PIECE)
+        squares: dict[str, float] = {}
+        kept: dict[str, Array] = {}
+        for name, (begin, end) in _places(header, expected, size - start, what).items():
+            file.seek(start + begin)
+            squares[name] = _square(file, piece, end - begin, _TYPES[expected[name].dtype])
+            if not isfinite(squares[name]):
+                raise _not_finite(what, name)
+            if name in keep:
                 file.seek(start + begin)
-                squares[name] = _square(file, piece, end - begin, _TYPES[expected[name].dtype])
-                if not isfinite(squares[name]):
-                    raise _not_finite(what, name)
-                if name in keep:
-                    file.seek(start + begin)
-                    kept[name] = np.frombuffer(file.read(end - begin), _TYPES[expected[name].dtype])
-            return Scan(squares, kept)
-    except OSError as error:
-        raise storage_error(error, path) from error
+                kept[name] = np.frombuffer(file.read(end - begin), _TYPES[expected[name].dtype])
+        return Scan(squares, kept)
 
 
 def _square(file: FileIO, piece: bytearray, size: int, dtype: np.dtype[Any]) -> float:
@@ -166,10 +163,8 @@ def file_bytes(source: bytes | Path) -> bytes:
     """What is in a file, or was read from it already."""
     if isinstance(source, bytes):
         return source
-    try:
+    with storage_errors(source):
         return source.read_bytes()
-    except OSError as error:
-        raise storage_error(error, source) from error
 
 
 def _header(data: bytes, what: str) -> tuple[dict[str, object], int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedmap.errors import StateError
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.transport.channel_options import CHUNK
 
 
@@ -19,15 +19,12 @@ def byte_chunks(data: bytes, offset: int = 0) -> Iterator[bytes]:
 
 def file_chunks(path: Path, offset: int = 0) -> Iterator[bytes]:
     """The bytes of a file from an offset on; nothing where it is the end."""
-    try:
-        # Unbuffered: each piece is read straight into the bytes that are sent.
-        with path.open("rb", buffering=0) as file:
-            _check_offset(offset, path.stat().st_size)
-            file.seek(offset)
-            while chunk := file.read(CHUNK):
-                yield chunk
-    except OSError as error:
-        raise storage_error(error, path) from error
+    # Unbuffered: each piece is read straight into the bytes that are sent.
+    with storage_errors(path), path.open("rb", buffering=0) as file:
+        _check_offset(offset, path.stat().st_size)
+        file.seek(offset)
+        while chunk := file.read(CHUNK):
+            yield chunk
 
 
 def _check_offset(offset: int, size: int) -> None:

@@ -18,7 +18,7 @@ from fedmap.contract import wire
 from fedmap.contract.v1 import values
 from fedmap.errors import IncompatibleError, IntegrityError, LimitError, RejectedError
 from fedmap.files.digests import is_digest
-from fedmap.files.durable import TEMPORARY, DurableWriter, storage_error
+from fedmap.files.durable import TEMPORARY, DurableWriter, storage_error, storage_errors
 from fedmap.files.stored_zip import Member, Source, ZipForm, ZipReader, measured, write_zip
 from fedmap.names import is_site_name
 from fedmap.trust.certificates import Identity
@@ -71,10 +71,8 @@ class DropFile:
     def discard(self) -> None:
         """Removes the extracted tensors, if they are still there."""
         if self.tensors_path is not None:
-            try:
+            with storage_errors(self.tensors_path):
                 self.tensors_path.unlink(missing_ok=True)
-            except OSError as error:
-                raise storage_error(error, self.tensors_path) from error
 
 
 def write(path: Path, drop: values.Drop, tensors_path: Path | None, key_pem: bytes, chain_pem: bytes) -> None:

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 
 MEDIA_TYPE = "application/vnd.fedmap.bundle"
 
@@ -23,10 +23,8 @@ class BundleResponse(FileResponse):
     max_ranges = 1  # more at once are answered with the whole file, as the standard lets us
 
     def __init__(self, path: Path, file_name: str, sha256: str, on_delivered: Callable[[], None]) -> None:
-        try:
+        with storage_errors(path):
             found = os.stat(path)
-        except OSError as error:
-            raise storage_error(error, path) from error
         self._kept = {"etag": f'"{sha256}"', "cache-control": "private, no-cache"}
         super().__init__(
             path, headers=self._kept, media_type=MEDIA_TYPE, filename=file_name, stat_result=found

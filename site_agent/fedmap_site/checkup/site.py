@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from fedmap.errors import FedmapError, StorageError
-from fedmap.files.durable import storage_error, try_writing
+from fedmap.files.durable import storage_errors, try_writing
 from fedmap.process.addresses import host_of, port_of
 from fedmap.process.findings import Finding, failed, failed_by, passed, warned
 from fedmap.process.listening import bind_fault
@@ -88,13 +88,11 @@ def check_data(config: SiteConfig) -> list[Finding]:
 
 def require_readable(path: Path) -> None:
     """`StorageError` where a patients' file is not there or not this account's to read."""
-    try:
+    with storage_errors(path):
         if path.is_dir():
             next(path.iterdir(), None)
         else:
             path.open("rb").close()
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
 def _data_file(name: str, path: Path) -> Finding:

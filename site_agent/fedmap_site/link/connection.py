@@ -14,7 +14,7 @@ from pathlib import Path
 from fedmap.contract.v1 import values
 from fedmap.errors import IntegrityError
 from fedmap.files.digests import file_sha256, is_digest
-from fedmap.files.durable import storage_error
+from fedmap.files.durable import storage_errors
 from fedmap.process.fault_points import reach
 from fedmap.transport.channel_options import CHUNK
 from fedmap.transport.chunk_messages import answer_part, tensors_part
@@ -131,10 +131,8 @@ class Connection(ContractClient):
                 "the prior that arrived is not the one that the task names",
                 hint="It is fetched again. If this goes on, something on the way changes the bytes.",
             )
-        try:
+        with storage_errors(whole):
             partial.replace(whole)
-        except OSError as error:
-            raise storage_error(error, whole) from error
         return whole
 
     def submit(self, answer: bytes, tensors: Path | None) -> values.Receipt:
@@ -147,27 +145,24 @@ class Connection(ContractClient):
     def _append(self, partial: Path, study: str, digest: str, size: int) -> str:
         """Get the missing bytes of a prior; the digest of them all. Never takes more than was announced."""
         running = hashlib.sha256()
-        try:
-            with partial.open("a+b", buffering=0) as file:
-                have = file.seek(0, os.SEEK_END)
+        with storage_errors(partial), partial.open("a+b", buffering=0) as file:
+            have = file.seek(0, os.SEEK_END)
+            if have > size:
+                file.truncate(0)
+                have = 0
+            file.seek(0)
+            while kept := file.read(CHUNK):
+                running.update(kept)
+            request = values.FetchPriorRequest(study, digest, have)
+            for chunk in self.chunks(request) if have < size else ():
+                have += len(chunk)
                 if have > size:
-                    file.truncate(0)
-                    have = 0
-                file.seek(0)
-                while kept := file.read(CHUNK):
-                    running.update(kept)
-                request = values.FetchPriorRequest(study, digest, have)
-                for chunk in self.chunks(request) if have < size else ():
-                    have += len(chunk)
-                    if have > size:
-                        break
-                    rest = chunk
-                    while rest:  # a disk that is nearly full may take a part of it
-                        rest = rest[file.write(rest) :]
-                    running.update(chunk)
-                    self._received(len(chunk))
-        except OSError as error:
-            raise storage_error(error, partial) from error
+                    break
+                rest = chunk
+                while rest:  # a disk that is nearly full may take a part of it
+                    rest = rest[file.write(rest) :]
+                running.update(chunk)
+                self._received(len(chunk))
         return running.hexdigest() if have == size else ""
 
     def _parts(self, answer: bytes, tensors: Path | None) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
 from fedmap.errors import ConfigError, StorageError
-from fedmap.files.durable import make_folder, storage_error, sync_folder
+from fedmap.files.durable import make_folder, storage_errors, sync_folder
 from fedmap_aggregator.store.database.errors import database_error
 from fedmap_aggregator.store.database.url import Database
 
@@ -60,12 +60,10 @@ def make_private_file(database: Database) -> None:
     """SQLite: the file for its owner only, before SQLite makes it for all. Its log gets the same mode."""
     path = database.file
     make_folder(path.parent)
-    try:
+    with storage_errors(path):
         descriptor = os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
         os.close(descriptor)
         sync_folder(path.parent)
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
 @contextmanager
