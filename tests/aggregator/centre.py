@@ -286,12 +286,19 @@ class Site:
         assert receipt is not None
         return receipt
 
-    def work(self, study: made.Small) -> values.Receipt:
-        """Fetch the open task and answer it."""
+    def asked(self) -> values.Task:
+        """The task that is open for it."""
         task = self.next_task()
         assert task is not None
-        answer, tensors = scripted(study, task, self.name)
-        return self.submit(answer, tensors)
+        return task
+
+    def ready(self, study: made.Small) -> tuple[values.Answer, bytes]:
+        """A sound answer to what it is asked."""
+        return scripted(study, self.asked(), self.name)
+
+    def work(self, study: made.Small) -> values.Receipt:
+        """Fetch the open task and answer it."""
+        return self.submit(*self.ready(study))
 
 
 def run_until(study: made.Small, phase: str, *sites: Site) -> None:

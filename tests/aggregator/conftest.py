@@ -1,4 +1,4 @@
-"""Databases for tests of the aggregator: a test that asks for `database_url` runs on both kinds."""
+"""Databases for tests of the aggregator, of both kinds for a test that asks for `database_url`; a centre."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aggregator.centre import Centre, Site, centre_in
 from tests.postgres import PostgresServer
 
 
@@ -36,3 +37,18 @@ def database_url(request: pytest.FixtureRequest) -> str:
     name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
     url: str = request.getfixturevalue(name)
     return url
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    """An aggregator without gRPC that nobody has joined yet."""
+    folder = tmp_path / "centre"
+    folder.mkdir()
+    with centre_in(folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pair(centre: Centre) -> tuple[Site, Site]:
+    """Its first two sites."""
+    return centre.enrolled("north"), centre.enrolled("south")

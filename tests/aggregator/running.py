@@ -78,10 +78,19 @@ class Client(ContractClient):
         assert receipt is not None
         return receipt
 
-    def work(self, study: made.Small) -> values.Receipt:
+    def asked(self, study: made.Small) -> values.Task:
+        """The study's task that is open for it."""
         task = self.next_task(wait_seconds=30)
         assert task is not None
-        return self.submit(*scripted(study, task, self.name))
+        assert task.study == study.terms.study
+        return task
+
+    def ready(self, study: made.Small) -> tuple[values.Answer, bytes]:
+        """A sound answer to what it is asked."""
+        return scripted(study, self.asked(study), self.name)
+
+    def work(self, study: made.Small) -> values.Receipt:
+        return self.submit(*self.ready(study))
 
 
 def message_of(part: UploadPart) -> bytes:

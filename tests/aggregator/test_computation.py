@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +13,11 @@ from fedmap.study.answers import content_as
 from fedmap_aggregator.estimation.process import Request
 from fedmap_aggregator.release.figures import release_figures
 from fedmap_aggregator.studies.records import StepResult, step_of, study_record
-from tests.aggregator.centre import Centre, Site, centre_in, scripted
+from tests.aggregator.centre import Centre, Site
 from tests.aggregator.small_study import Small
 
 ONE_IS_ENOUGH = "\n[rounds]\nquorum = 1\n"
 CONSENSUS = ONE_IS_ENOUGH + "[training]\nconsensus_share = 0.75\n"  # rounds 1, 2 and 3 of four
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made_here:
-        yield made_here
 
 
 @pytest.fixture
@@ -45,9 +37,7 @@ def in_first_round(centre: Centre, sites: dict[str, Site], extra: str = CONSENSU
 
 def fit(study: Small, site: Site, log_omega: float) -> str:
     """Answer the open round with this weight; the digest of the update."""
-    task = site.next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, site.name)
+    answer, tensors = site.ready(study)
     assert answer.fit is not None
     site.submit(replace(answer, fit=replace(answer.fit, log_omega=log_omega)), tensors)
     return answer.tensors_digest

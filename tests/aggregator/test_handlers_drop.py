@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,15 +21,7 @@ from fedmap.errors import (
 from fedmap.trust import drop_files
 from fedmap.trust.pki import Identity, key_pem, make_csr, new_key, verify_chain
 from tests.aggregator import small_study as made
-from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, Site, centre_in, run_until, scripted
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    folder = tmp_path / "centre"
-    folder.mkdir()
-    with centre_in(folder) as made_centre:
-        yield made_centre
+from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, Site, run_until, scripted
 
 
 def _export(centre: Centre, study: str, site: str, folder: Path) -> drop_files.DropFile:
@@ -100,8 +91,7 @@ def test_a_site_without_a_network_takes_part_from_approval_to_the_end(centre: Ce
 def test_the_same_answer_file_twice_changes_nothing(centre: Centre, tmp_path: Path) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.started(north, south)
-    task = south.next_task()
-    assert task is not None
+    task = south.asked()
     path = _answer(study, south, task, tmp_path)
     assert _import(centre, path) == _import(centre, path)
 
@@ -159,8 +149,7 @@ def test_a_file_of_a_t3_site_may_not_do_what_is_for_t1(centre: Centre, tmp_path:
 def test_a_changed_file_and_one_that_is_no_drop_are_refused(centre: Centre, tmp_path: Path) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.started(north, south)
-    task = south.next_task()
-    assert task is not None
+    task = south.asked()
     path = _answer(study, south, task, tmp_path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -182,8 +171,7 @@ def test_a_file_without_end_is_cut_off(centre: Centre) -> None:
 def test_a_rejected_answer_in_a_file_is_recorded_against_that_site(centre: Centre, tmp_path: Path) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.started(north, south)
-    task = south.next_task()
-    assert task is not None
+    task = south.asked()
     with pytest.raises(RejectedError, match="other terms"):
         _import(centre, _answer(study, south, replace(task, terms_digest="0" * 64), tmp_path))
     assert [r.site for r in centre.status(study).refusals] == ["south"]

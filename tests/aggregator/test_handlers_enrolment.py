@@ -4,7 +4,6 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,14 @@ from fedmap_aggregator.rpc.handlers.enrolment import DAY_MS, MOST_A_DAY, token_h
 from tests.aggregator.centre import OPERATOR, Centre, centre_in
 
 
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made:
-        yield made
-
-
 def _request(site: str, token: str) -> values.EnrolRequest:
     return values.EnrolRequest(site=site, token=token, csr_pem=make_csr(new_key(), Identity("site", site)))
 
 
-def test_the_token_itself_is_never_stored(centre: Centre, tmp_path: Path) -> None:
+def test_the_token_itself_is_never_stored(centre: Centre) -> None:
     token = centre.invite("north").token
     centre.store.close()
-    stored = b"".join(path.read_bytes() for path in tmp_path.glob("fedmap.db*"))
+    stored = b"".join(path.read_bytes() for path in centre.folder.glob("fedmap.db*"))
     assert token.encode() not in stored
     assert token_hash(token).encode() in stored
 

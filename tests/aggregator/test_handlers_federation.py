@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,18 +21,7 @@ from fedmap.errors import (
 )
 from fedmap.transport.chunk_messages import UploadPart
 from fedmap_aggregator.gate.intake import Upload
-from tests.aggregator.centre import Centre, Site, centre_in, parts_of, run_until, scripted
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def pair(centre: Centre) -> tuple[Site, Site]:
-    return centre.enrolled("north"), centre.enrolled("south")
+from tests.aggregator.centre import Centre, Site, parts_of, run_until
 
 
 def begun(centre: Centre, answer: values.Answer) -> Upload | Receipt:
@@ -104,9 +92,7 @@ def test_an_empty_upload_and_one_with_two_answers_are_rejected(
     study = centre.started(*pair)
     with pytest.raises(RejectedError):
         centre.federation.submit(pair[0].caller, iter(()))
-    task = pair[0].next_task()
-    assert task is not None
-    answer, _ = scripted(study, task, "north")
+    answer, _ = pair[0].ready(study)
     twice = [UploadPart(answer=answer)] * 2
     with pytest.raises(RejectedError, match="one answer"):
         centre.federation.submit(pair[0].caller, iter(twice))
@@ -114,9 +100,7 @@ def test_an_empty_upload_and_one_with_two_answers_are_rejected(
 
 def test_an_upload_that_breaks_off_leaves_nothing_behind(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, "north")
+    answer, tensors = pair[0].ready(study)
 
     def broken() -> Iterator[UploadPart]:
         parts = parts_of(answer, tensors, piece=100)
@@ -132,9 +116,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_behind(centre: Centre, pair: t
 
 def test_two_copies_at_the_same_time_are_one_answer(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, "north")
+    answer, tensors = pair[0].ready(study)
     first, second = (begun(centre, answer) for _ in range(2))
     assert isinstance(first, Upload)
     assert isinstance(second, Upload)
@@ -151,9 +133,7 @@ def test_two_different_answers_at_the_same_time_are_a_conflict(
     centre: Centre, pair: tuple[Site, Site]
 ) -> None:
     study = centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, "north")
+    answer, tensors = pair[0].ready(study)
     other = replace(answer, statistics=values.StatisticsAnswer(41))
     first, second = begun(centre, answer), begun(centre, other)
     assert isinstance(first, Upload)
@@ -168,9 +148,7 @@ def test_two_different_answers_at_the_same_time_are_a_conflict(
 
 def test_a_site_that_is_refused_again_and_again_is_stopped(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, _ = scripted(study, task, "north")
+    answer, _ = pair[0].ready(study)
     for size in range(20):
         with pytest.raises(RejectedError):
             pair[0].submit(replace(answer, tensors_size=(1 << 40) + size))
@@ -180,9 +158,7 @@ def test_a_site_that_is_refused_again_and_again_is_stopped(centre: Centre, pair:
 
 def test_an_answer_without_its_tensors_is_not_whole(centre: Centre, pair: tuple[Site, Site]) -> None:
     study = centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, _ = scripted(study, task, "north")
+    answer, _ = pair[0].ready(study)
     with pytest.raises(IntegrityError, match="0 bytes arrived"):
         pair[0].submit(answer)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from fedmap.contract.v1 import values
@@ -12,13 +9,7 @@ from fedmap.errors import NotFoundError, PlanError, RejectedError, StateError
 from fedmap.study.models import model_of
 from fedmap.study.tensors.parameter_files import decode_parameters
 from tests.aggregator import small_study as made
-from tests.aggregator.centre import OPERATOR, Centre, centre_in, failed, run_until, scripted
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made_centre:
-        yield made_centre
+from tests.aggregator.centre import OPERATOR, Centre, failed, run_until
 
 
 @pytest.mark.parametrize(
@@ -113,8 +104,7 @@ def test_a_site_that_fails_is_listed_with_its_reason_and_late_ones_are_named(cen
     sites = [centre.enrolled(name) for name in ("east", "north", "south")]
     study = centre.started(*sites, rounds=1)
     run_until(study, "rounds", *sites)
-    task = sites[0].next_task()
-    assert task is not None
+    task = sites[0].asked()
     sites[0].submit(failed(task, "east", "training", "the fit diverged"))
     centre.clock.now = centre.task(study).deadline_at + 1
     status = centre.status(study)
@@ -130,9 +120,7 @@ def test_the_norm_of_each_update_of_the_open_round_is_told(centre: Centre) -> No
     sites = [centre.enrolled(name) for name in ("east", "north", "south")]
     study = centre.started(*sites, rounds=1)
     run_until(study, "rounds", *sites)
-    task = sites[0].next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, "east")
+    answer, tensors = sites[0].ready(study)
     sites[0].submit(answer, tensors)
     length = float(decode_parameters(model_of(study.terms.plan).network, tensors).theta.norm())
     told = {m.site: m.norm for m in centre.status(study).members if m.norm is not None}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,19 +19,7 @@ from fedmap.study.tensors.parameter_files import decode_prior, encode_parameters
 from fedmap_aggregator.gate.statistics import check_baseline
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import failure
-from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, failed, run_until, scripted
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as opened:
-        yield opened
-
-
-def _task(site: Site) -> values.Task:
-    task = site.next_task()
-    assert task is not None
-    return task
+from tests.aggregator.centre import OPERATOR, Centre, failed, run_until
 
 
 @pytest.mark.parametrize(
@@ -55,7 +41,7 @@ def test_batch_norm_statistics_that_would_break_the_prior_are_refused(
         torch.full_like(sound.buffers.count, count),
     )
     tensors = encode_parameters(study.model.network, SiteParameters(sound.theta, bad))
-    answer, _ = scripted(study, _task(sites[0]), "north")
+    answer, _ = sites[0].ready(study)
     digest = hashlib.sha256(tensors).hexdigest()
     answer = replace(answer, tensors_size=len(tensors), tensors_digest=digest)
     with pytest.raises(RejectedError, match="absurdly large"):
@@ -70,7 +56,7 @@ def test_batch_norm_statistics_that_would_break_the_prior_are_refused(
 def test_failures_without_end_are_cut_off(centre: Centre) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     centre.started(north, south)
-    task = _task(north)
+    task = north.asked()
 
     def failure(number: int) -> values.Answer:
         return failed(task, "north", "training", f"number {number}")

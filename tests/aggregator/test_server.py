@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, repeat
+from typing import TypeAlias
 
 import grpc
 import pytest
@@ -36,6 +37,7 @@ from fedmap.transport.chunk_messages import answer_part, tensors_part
 from fedmap.transport.status import typed_error
 from fedmap.trust.pki import CertificateAuthority, Identity, make_csr, new_key
 from fedmap_aggregator.identity.initialise import pki_paths
+from fedmap_aggregator.operator.status import FINAL
 from fedmap_aggregator.store.layout import state_lock
 from fedmap_aggregator.wiring import Aggregator
 from tests.aggregator import small_study as made
@@ -63,6 +65,24 @@ def pair(centre: Running) -> tuple[Client, Client]:
     return centre.site("north"), centre.site("south")
 
 
+Begin: TypeAlias = Callable[..., made.Small]
+
+
+@pytest.fixture
+def begin(centre: Running, pair: tuple[Client, Client]) -> Iterator[Begin]:
+    """Studies of some sites, or the pair, that end with the test, so that the next one's get its own."""
+    names: list[str] = []
+
+    def begun(name: str, *sites: Client, rounds: int = 1, start: bool = True) -> made.Small:
+        names.append(name)
+        return centre.study(*(sites or pair), name=name, rounds=rounds, start=start)
+
+    yield begun
+    for name in names:
+        if centre.status(name).phase not in FINAL:
+            centre.operator().control(name, "abort")
+
+
 @contextmanager
 def refused(kind: type[FedmapError], match: str = "") -> Iterator[None]:
     """The call fails with this error, which names a next step."""
@@ -74,8 +94,10 @@ def refused(kind: type[FedmapError], match: str = "") -> Iterator[None]:
     assert error.hint
 
 
-def test_a_study_runs_to_its_end_over_the_network(centre: Running, pair: tuple[Client, Client]) -> None:
-    study = centre.study(*pair, name="whole-run", rounds=2)
+def test_a_study_runs_to_its_end_over_the_network(
+    centre: Running, pair: tuple[Client, Client], begin: Begin
+) -> None:
+    study = begin("whole-run", rounds=2)
     asked = 0
     while centre.status("whole-run").phase != "complete":
         for site in pair:
@@ -89,8 +111,10 @@ def test_a_study_runs_to_its_end_over_the_network(centre: Running, pair: tuple[C
     assert any(pair[0].chunks(values.FetchPriorRequest("whole-run", status.prior_digest)))
 
 
-def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client, Client]) -> None:
-    _open_round(centre, pair, "offsets")
+def test_a_prior_is_fetched_from_any_offset(
+    centre: Running, pair: tuple[Client, Client], begin: Begin
+) -> None:
+    _open_round(centre, pair, begin("offsets"))
     task = pair[0].next_task(wait_seconds=30)
     assert task is not None
 
@@ -105,7 +129,6 @@ def test_a_prior_is_fetched_from_any_offset(centre: Running, pair: tuple[Client,
         fetch(len(whole) + 1)
     with refused(NotFoundError):
         list(pair[0].chunks(values.FetchPriorRequest("offsets", "../../etc/passwd")))
-    _abort(centre, "offsets")
 
 
 # Certificates and tokens
@@ -291,10 +314,8 @@ def test_reflection_is_off_unless_it_is_configured(centre: Running) -> None:
 # Studies and answers
 
 
-def test_a_study_a_site_is_not_invited_to_does_not_exist_for_it(
-    centre: Running, pair: tuple[Client, Client]
-) -> None:
-    centre.study(*pair, name="closed-circle", start=False)
+def test_a_study_a_site_is_not_invited_to_does_not_exist_for_it(centre: Running, begin: Begin) -> None:
+    begin("closed-circle", start=False)
     outsider = centre.site("outsider")
     assert not outsider.ask(values.ListStudiesRequest(), values.ListStudiesResponse).studies
     for name in ("closed-circle", "no-such-study"):
@@ -302,19 +323,17 @@ def test_a_study_a_site_is_not_invited_to_does_not_exist_for_it(
             outsider.approve(name)
         with refused(NotFoundError):
             outsider.submit(values.Answer(study=name, site="outsider", task_id="statistics", attempt=1))
-    _abort(centre, "closed-circle")
 
 
-def test_terms_that_were_not_read_cannot_be_approved(centre: Running, pair: tuple[Client, Client]) -> None:
-    centre.study(*pair, name="unread", start=False)
+def test_terms_that_were_not_read_cannot_be_approved(pair: tuple[Client, Client], begin: Begin) -> None:
+    begin("unread", start=False)
     with refused(ConflictError, "digest"):
         pair[0].approve("unread", "0" * 64)
-    _abort(centre, "unread")
 
 
-def test_a_site_that_did_not_approve_takes_no_part(centre: Running) -> None:
+def test_a_site_that_did_not_approve_takes_no_part(centre: Running, begin: Begin) -> None:
     sites = [centre.site(name) for name in ("first", "second", "third")]
-    study = centre.study(*sites, name="two-of-three", start=False)
+    study = begin("two-of-three", *sites, start=False)
     for site in sites[:2]:
         site.approve("two-of-three", study.terms.digest)
     centre.operator().control("two-of-three", "start")
@@ -326,28 +345,27 @@ def test_a_site_that_did_not_approve_takes_no_part(centre: Running) -> None:
         sites[2].submit(answer, tensors)
     with refused(StateError):
         sites[2].approve("two-of-three", study.terms.digest)
-    _abort(centre, "two-of-three")
 
 
 def test_the_same_answer_twice_gets_the_first_receipt_also_after_the_task_is_closed(
-    centre: Running, pair: tuple[Client, Client]
+    pair: tuple[Client, Client], begin: Begin
 ) -> None:
-    study, (north, south) = _started(centre, pair, "repeats"), pair
-    task = _task(north, "repeats")
-    answer, tensors = scripted(study, task, "north")
+    study, (north, south) = begin("repeats"), pair
+    answer, tensors = north.ready(study)
     first = north.submit(answer, tensors)
     assert north.submit(answer, tensors) == first
-    south.submit(*scripted(study, _task(south, "repeats"), "south"))
+    south.work(study)
     assert north.submit(answer, tensors) == first
     assert north.submit(answer) == first, "nothing needs to be sent again"
     other = replace(answer, statistics=values.StatisticsAnswer(41))
     with refused(ConflictError, "another answer"):
         north.submit(other, tensors)
-    _abort(centre, "repeats")
 
 
-def test_an_answer_to_a_closed_task_is_stale(centre: Running, pair: tuple[Client, Client]) -> None:
-    _open_round(centre, pair, "moves-on")
+def test_an_answer_to_a_closed_task_is_stale(
+    centre: Running, pair: tuple[Client, Client], begin: Begin
+) -> None:
+    _open_round(centre, pair, begin("moves-on"))
     told = []
     for site in pair:
         late = values.Answer("moves-on", "initialise", 1, site.name, failure=values.FailureAnswer("data"))
@@ -355,20 +373,18 @@ def test_an_answer_to_a_closed_task_is_stale(centre: Running, pair: tuple[Client
             site.submit(late)
         told.append(type(caught.value))
     assert set(told) == {StaleError, ConflictError}, "the drawn site's own answer stands"
-    _abort(centre, "moves-on")
 
 
 def test_a_rejected_answer_is_told_why_and_the_round_goes_on_without_it(
-    centre: Running, pair: tuple[Client, Client]
+    centre: Running, pair: tuple[Client, Client], begin: Begin
 ) -> None:
     third = centre.site("poisoner")
     sites = (*pair, third)
-    study = centre.study(*sites, name="poisoned")
+    study = begin("poisoned", *sites)
     for site in sites:
-        site.submit(*scripted(study, _task(site, "poisoned"), site.name))
-    _initialise(centre, study, "poisoned", sites)
-    task = _task(third, "poisoned")
-    answer, tensors = scripted(study, task, "poisoner")
+        site.work(study)
+    _initialise(centre, study, sites)
+    answer, tensors = third.ready(study)
     bad = made.poisoned(tensors, next(iter(study.model.network.spec.names)), float("nan"))
     answer = replace(answer, tensors_digest=sha256_hex(bad))
     with refused(RejectedError, "finite"):
@@ -376,21 +392,20 @@ def test_a_rejected_answer_is_told_why_and_the_round_goes_on_without_it(
     with refused(RejectedError, "finite"):
         third.submit(answer, bad)
     for site in pair:
-        site.submit(*scripted(study, _task(site, "poisoned"), site.name))
+        site.work(study)
     _until(lambda: centre.status("poisoned").phase != "rounds")
     status = centre.status("poisoned")
     assert [(r.site, r.task_id, r.code) for r in status.refusals] == [("poisoner", "round-1", "rejected")]
     assert status.history[0].answered == 2
     quarantine = centre.config.server.state / "blobs" / "quarantine"
     assert (quarantine / answer.tensors_digest).read_bytes() == bad
-    _abort(centre, "poisoned")
 
 
 def test_a_truncated_or_corrupted_upload_is_refused_and_can_be_sent_again(
-    centre: Running, pair: tuple[Client, Client]
+    pair: tuple[Client, Client], begin: Begin
 ) -> None:
-    study, north = _started(centre, pair, "damaged"), pair[0]
-    answer, tensors = scripted(study, _task(north, "damaged"), "north")
+    study, north = begin("damaged"), pair[0]
+    answer, tensors = north.ready(study)
     with refused(IntegrityError, "bytes arrived"):
         north.submit(answer, tensors[:-1])
     with refused(IntegrityError, "more bytes"):
@@ -398,29 +413,26 @@ def test_a_truncated_or_corrupted_upload_is_refused_and_can_be_sent_again(
     with refused(IntegrityError, "digest"):
         north.submit(answer, b"\0" + tensors[1:])
     north.submit(answer, tensors)
-    _abort(centre, "damaged")
 
 
 def test_an_upload_without_end_is_cut_off_at_the_announced_size(
-    centre: Running, pair: tuple[Client, Client]
+    pair: tuple[Client, Client], begin: Begin
 ) -> None:
-    study, north = _started(centre, pair, "endless"), pair[0]
-    answer, _ = scripted(study, _task(north, "endless"), "north")
+    study, north = begin("endless"), pair[0]
+    answer, _ = north.ready(study)
 
     parts = chain([answer_part(wire.write(answer))], repeat(tensors_part(b"x" * 1000)))
     with refused(IntegrityError, "more bytes"):
         north.upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
-    _abort(centre, "endless")
 
 
 def test_an_oversized_answer_is_refused_by_its_header_before_a_byte_is_sent(
-    centre: Running, pair: tuple[Client, Client]
+    pair: tuple[Client, Client], begin: Begin
 ) -> None:
-    study, north = _started(centre, pair, "oversized"), pair[0]
-    answer, _ = scripted(study, _task(north, "oversized"), "north")
+    study, north = begin("oversized"), pair[0]
+    answer, _ = north.ready(study)
     with refused(RejectedError, "larger"):
         north.submit(replace(answer, tensors_size=1 << 40))
-    _abort(centre, "oversized")
 
 
 def test_a_message_larger_than_the_contract_allows_is_refused(pair: tuple[Client, Client]) -> None:
@@ -429,9 +441,9 @@ def test_a_message_larger_than_the_contract_allows_is_refused(pair: tuple[Client
         pair[0].submit(values.Answer("x", site="north", failure=failure))
 
 
-def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, Client]) -> None:
-    study, north = _started(centre, pair, "stalled"), pair[0]
-    answer, tensors = scripted(study, _task(north, "stalled"), "north")
+def test_an_upload_that_stalls_is_cut_off(pair: tuple[Client, Client], begin: Begin) -> None:
+    study, north = begin("stalled"), pair[0]
+    answer, tensors = north.ready(study)
     never = threading.Event()
 
     def parts() -> Iterator[bytes]:
@@ -446,7 +458,6 @@ def test_an_upload_that_stalls_is_cut_off(centre: Running, pair: tuple[Client, C
         never.set()
     north.submit(answer, tensors)
     _until(lambda: not [t for t in threading.enumerate() if t.name == "upload"])
-    _abort(centre, "stalled")
 
 
 def test_an_upload_that_does_not_begin_with_the_answer_is_refused(pair: tuple[Client, Client]) -> None:
@@ -455,14 +466,15 @@ def test_an_upload_that_does_not_begin_with_the_answer_is_refused(pair: tuple[Cl
         pair[0].upload(values.SubmitAnswerRequest, parts, values.SubmitAnswerResponse)
 
 
-def test_an_answer_in_another_sites_name_is_refused(centre: Running, pair: tuple[Client, Client]) -> None:
-    study, (north, _) = _started(centre, pair, "forged"), pair
-    answer, tensors = scripted(study, _task(north, "forged"), "south")
+def test_an_answer_in_another_sites_name_is_refused(
+    centre: Running, pair: tuple[Client, Client], begin: Begin
+) -> None:
+    study, (north, _) = begin("forged"), pair
+    answer, tensors = scripted(study, north.asked(study), "south")
     with refused(RejectedError, "another site"):
         north.submit(answer, tensors)
     members = {m.site: m.answer for m in centre.status("forged").members}
     assert members == {"north": "rejected", "south": "waiting"}
-    _abort(centre, "forged")
 
 
 def test_two_agents_with_one_identity_are_noticed(centre: Running) -> None:
@@ -479,15 +491,15 @@ def test_two_agents_with_one_identity_are_noticed(centre: Running) -> None:
 
 
 def test_a_heartbeat_tells_whether_the_task_is_still_open(
-    centre: Running, pair: tuple[Client, Client]
+    centre: Running, pair: tuple[Client, Client], begin: Begin
 ) -> None:
-    _started(centre, pair, "beating")
+    begin("beating")
     who = values.AgentInstance("north", 1)
     beat = values.HeartbeatRequest(who, "beating", "statistics", "training", 0.5)
     assert pair[0].ask(beat, values.HeartbeatResponse).task_open
     member = {m.site: m for m in centre.status("beating").members}["north"]
     assert (member.stage, member.progress) == ("training", 0.5)
-    _abort(centre, "beating")
+    centre.operator().control("beating", "abort")
     assert not pair[0].ask(beat, values.HeartbeatResponse).task_open
 
 
@@ -543,10 +555,10 @@ def test_an_unexpected_failure_tells_the_caller_nothing_of_its_cause(
 
 
 def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
-    centre: Running, pair: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch, begin: Begin
 ) -> None:
-    study, north = _started(centre, pair, "full-disk"), pair[0]
-    answer, tensors = scripted(study, _task(north, "full-disk"), "north")
+    study, north = begin("full-disk"), pair[0]
+    answer, tensors = north.ready(study)
 
     def full(*_: object) -> None:
         raise StorageError("/secret/path: the disk is full", hint="-")
@@ -556,7 +568,6 @@ def test_a_disk_that_is_full_asks_the_site_to_try_again_later(
         with refused(UnreachableError):
             north.submit(answer, tensors)
     north.submit(answer, tensors)
-    _abort(centre, "full-disk")
 
 
 # The whole server
@@ -592,37 +603,19 @@ def _csr(site: str) -> bytes:
     return make_csr(new_key(), Identity("site", site))
 
 
-def _started(centre: Running, pair: tuple[Client, Client], name: str) -> made.Small:
-    return centre.study(*pair, name=name)
-
-
-def _task(site: Client, study: str) -> values.Task:
-    task = site.next_task(wait_seconds=30)
-    assert task is not None
-    assert task.study == study
-    return task
-
-
-def _initialise(centre: Running, study: made.Small, name: str, sites: tuple[Client, ...]) -> None:
+def _initialise(centre: Running, study: made.Small, sites: tuple[Client, ...]) -> None:
     """Let whoever was drawn provide the first model."""
+    name = study.terms.study
     _until(lambda: centre.status(name).task_id == "initialise")
     (drawn,) = [m.site for m in centre.status(name).members if m.answer == "waiting"]
-    site = next(site for site in sites if site.name == drawn)
-    site.submit(*scripted(study, _task(site, name), drawn))
+    next(site for site in sites if site.name == drawn).work(study)
     _until(lambda: centre.status(name).task_id == "round-1")
 
 
-def _open_round(centre: Running, pair: tuple[Client, Client], name: str) -> made.Small:
-    study = _started(centre, pair, name)
+def _open_round(centre: Running, pair: tuple[Client, Client], study: made.Small) -> None:
     for site in pair:
-        site.submit(*scripted(study, _task(site, name), site.name))
-    _initialise(centre, study, name, pair)
-    return study
-
-
-def _abort(centre: Running, name: str) -> None:
-    """So that the next test's sites get its tasks and no others."""
-    centre.operator().control(name, "abort")
+        site.work(study)
+    _initialise(centre, study, pair)
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -5,8 +5,6 @@ do to it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +13,7 @@ from fedmap.errors import ConflictError, NotFoundError, StateError, StorageError
 from fedmap.study.course.events import Paused
 from fedmap_aggregator.store import Transaction
 from fedmap_aggregator.studies.polls import Poll
-from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, centre_in, run_until
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made:
-        yield made
+from tests.aggregator.centre import OPERATOR, SILENT_AFTER, Centre, run_until
 
 
 def test_a_study_goes_from_approval_to_complete_and_the_status_tells_its_story(centre: Centre) -> None:
@@ -48,8 +40,7 @@ def test_the_rule_reaches_the_sites_with_the_evaluation(centre: Centre) -> None:
     north, south = centre.enrolled("north"), centre.enrolled("south")
     study = centre.started(north, south, rounds=1)
     run_until(study, "evaluation", north, south)
-    task = north.next_task()
-    assert task is not None
+    task = north.asked()
     assert task.rule is not None
     assert task.rule.threshold == pytest.approx(0.4)
 

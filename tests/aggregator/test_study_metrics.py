@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,24 +19,12 @@ from tests.aggregator.centre import (
     START,
     Centre,
     Site,
-    centre_in,
     failed,
     run_until,
     scripted,
 )
 
 STUDY = {"study": "small-binary"}
-
-
-@pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    with centre_in(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def pair(centre: Centre) -> tuple[Site, Site]:
-    return centre.enrolled("north"), centre.enrolled("south")
 
 
 def read(centre: Centre, name: str, **labels: str) -> float | None:
@@ -108,8 +95,7 @@ def test_a_round_without_scores_keeps_the_metric_of_the_round_before(
     for site in pair:
         site.work(study)
     for site in pair:
-        task = site.next_task()
-        assert task is not None
+        task = site.asked()
         assert task.id == "round-2"
         answer, tensors = scripted(study, task, site.name)
         assert answer.fit is not None
@@ -219,9 +205,7 @@ def test_refused_answers_are_counted_by_site_and_by_what_was_wrong(
 ) -> None:
     study = centre.started(*pair)
     run_until(study, "rounds", *pair)
-    task = pair[0].next_task()
-    assert task is not None
-    answer, tensors = scripted(study, task, "north")
+    answer, tensors = pair[0].ready(study)
     assert answer.fit is not None
     elsewhere = replace(answer, terms_digest="0" * 64)
     damaged = tensors[:-4] + b"\x00\x00\xc0\x7f"  # the last value is no number
@@ -240,8 +224,7 @@ def test_a_site_that_could_not_do_it_is_counted_with_its_code(
     centre: Centre, pair: tuple[Site, Site]
 ) -> None:
     centre.started(*pair)
-    task = pair[0].next_task()
-    assert task is not None
+    task = pair[0].asked()
     pair[0].submit(failed(task, "north", "data", "the site's data do not fit the plan"))
     assert of_study(centre, "failed_answers_total", site="north", code="data") == 1
     assert states(centre)["north"] == "failed"

@@ -10,7 +10,6 @@ What fails inside the server's own house (disk, database, configuration) is not 
 from __future__ import annotations
 
 import json
-from typing import NoReturn
 
 import grpc
 
@@ -110,11 +109,6 @@ def to_trailers(error: FedmapError) -> Trailers:
         "hint": _shortened(public.hint, MAX_HINT_TEXT),
     }
     return ((TRAILER, json.dumps(body, ensure_ascii=False).encode()),)
-
-
-def raise_typed(error: grpc.RpcError) -> NoReturn:
-    """Raises what `typed_error` makes of a failed call."""
-    raise typed_error(error) from error
 
 
 def typed_error(error: grpc.RpcError) -> FedmapError:

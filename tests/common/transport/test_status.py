@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import grpc
 import pytest
@@ -28,33 +26,9 @@ from fedmap.errors import (
 from fedmap.transport import status
 from fedmap.transport.channel_options import MAX_MESSAGE
 from fedmap.transport.connection_faults import CAUSES, Cause, unreachable
-from fedmap.transport.status import STATUS, error_classes, raise_typed, to_status, to_trailers
-from fedmap.trust.pki import CertificateAuthority, Identity
-
-
-class Service(Protocol):
-    ca: CertificateAuthority
-    now: datetime.datetime
-    port: int
-    trailer: bytes | None
-    reply: Callable[[bytes], bytes]
-
-    def pair(
-        self, identity: Identity = ..., *, ca: CertificateAuthority | None = ...
-    ) -> tuple[bytes, bytes]: ...
-
-    def call(
-        self,
-        request: bytes = ...,
-        *,
-        address: str = ...,
-        trusted: bytes = ...,
-        pair: tuple[bytes, bytes] | None = ...,
-        proxy: str = ...,
-        options: tuple[tuple[str, str], ...] = ...,
-        timeout: float = ...,
-        method: str = ...,
-    ) -> bytes: ...
+from fedmap.transport.status import STATUS, error_classes, to_status, to_trailers, typed_error
+from fedmap.trust.pki import CertificateAuthority
+from tests.common.transport.conftest import Service
 
 
 def made(kind: type[FedmapError]) -> FedmapError:
@@ -76,9 +50,7 @@ def outcome(call: Callable[[], bytes]) -> FedmapError:
     try:
         call()
     except grpc.RpcError as error:
-        with pytest.raises(FedmapError) as caught:
-            raise_typed(error)
-        return caught.value
+        return typed_error(error)
     raise AssertionError("the call did not fail")
 
 
@@ -159,19 +131,15 @@ def test_a_trailer_that_makes_no_sense_leaves_the_status_to_speak(service: Servi
 
 
 def test_an_error_that_is_no_call_is_unreachable() -> None:
-    with pytest.raises(UnreachableError):
-        raise_typed(grpc.RpcError())
+    assert isinstance(typed_error(grpc.RpcError()), UnreachableError)
 
 
 def test_a_call_that_works_returns_its_answer(service: Service) -> None:
     assert service.call(b"hello") == b"hello"
 
 
-def test_an_unknown_method_means_versions_that_do_not_fit(service: Service) -> None:
+def test_an_unknown_method_and_a_message_over_the_limit_have_their_own_errors(service: Service) -> None:
     assert isinstance(outcome(lambda: service.call(method="/fedmap.test/Newer")), IncompatibleError)
-
-
-def test_a_message_over_the_limit_is_a_limit(service: Service) -> None:
     assert isinstance(outcome(lambda: service.call(b"x" * (MAX_MESSAGE + 1))), LimitError)
 
 
@@ -194,40 +162,6 @@ def test_a_server_that_is_too_slow_is_unreachable_for_now(service: Service) -> N
     answer.set()
     assert isinstance(got, UnreachableError)
     assert "in time" in got.message
-
-
-def test_a_foreign_server_is_not_trusted(service: Service) -> None:
-    other, _ = CertificateAuthority.create("other", 10, service.now)
-    got = outcome(lambda: service.call(trusted=other.certificate_pem))
-    assert isinstance(got, UnreachableError)
-    assert "not trusted" in got.message
-    assert "inspects TLS" in got.hint
-
-
-def test_a_client_with_a_foreign_certificate_is_told_to_look_at_it(service: Service) -> None:
-    other, _ = CertificateAuthority.create("other", 10, service.now)
-    got = outcome(lambda: service.call(pair=service.pair(ca=other)))
-    assert isinstance(got, UnreachableError)
-    assert "this side's certificate" in got.hint
-
-
-def test_a_server_under_another_name_is_named_as_such(service: Service) -> None:
-    elsewhere = (("grpc.ssl_target_name_override", "elsewhere.example.org"),)
-    got = outcome(lambda: service.call(options=elsewhere))
-    assert "another name" in got.message
-
-
-def test_a_closed_port_is_refused(service: Service) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        got = outcome(lambda: service.call(address=f"127.0.0.1:{closed.getsockname()[1]}"))
-    assert "is refused" in got.message
-    assert "proxy" in got.hint
-
-
-def test_a_name_that_does_not_exist_is_a_matter_of_dns(service: Service) -> None:
-    got = outcome(lambda: service.call(address="no-such-host.invalid:8443"))
-    assert "cannot be resolved" in got.message
 
 
 @contextmanager
@@ -256,17 +190,45 @@ def answering(text: bytes) -> Iterator[int]:
             thread.join()
 
 
-def test_a_proxy_that_says_no_is_named(service: Service) -> None:
+def foreign(service: Service) -> CertificateAuthority:
+    return CertificateAuthority.create("other", 10, service.now)[0]
+
+
+def closed_port(service: Service) -> bytes:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return service.call(address=f"127.0.0.1:{closed.getsockname()[1]}")
+
+
+def refusing_proxy(service: Service) -> bytes:
     with answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port:
-        got = outcome(lambda: service.call(proxy=f"http://127.0.0.1:{port}"))
-    assert "proxy" in got.message
-    assert "CONNECT" in got.hint
+        return service.call(proxy=f"http://127.0.0.1:{port}")
 
 
-def test_a_server_that_does_not_speak_tls_is_a_failed_handshake(service: Service) -> None:
+def without_tls(service: Service) -> bytes:
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        got = outcome(lambda: service.call(address=f"127.0.0.1:{port}"))
-    assert "TLS handshake failed" in got.message
+        return service.call(address=f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (lambda s: s.call(trusted=foreign(s).certificate_pem), "not trusted", "inspects TLS"),
+        (lambda s: s.call(pair=s.pair(ca=foreign(s))), "", "this side's certificate"),
+        (lambda s: s.call(options=(("grpc.ssl_target_name_override", "else.where"),)), "another name", ""),
+        (closed_port, "is refused", "proxy"),
+        (lambda s: s.call(address="no-such-host.invalid:8443"), "cannot be resolved", ""),
+        (refusing_proxy, "proxy", "CONNECT"),
+        (without_tls, "TLS handshake failed", ""),
+    ],
+)
+def test_a_broken_connection_is_named_as_what_it_is(
+    service: Service, call: Callable[[Service], bytes], message: str, hint: str
+) -> None:
+    got = outcome(lambda: call(service))
+    assert isinstance(got, UnreachableError)
+    assert message in got.message
+    assert hint in got.hint
 
 
 def test_the_proxy_of_the_environment_is_not_used(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
