@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -134,19 +135,16 @@ class EstimationProcess:
 
     def start(self) -> subprocess.Popen[bytes] | None:
         """The process, started where there is none; None where it cannot be."""
+        if self.pid is None:
+            self._end()
         with self._lock:
-            if self._closed:
-                return None
-            if self._process is None or self._process.poll() is not None:
-                self._drop_pipes()
+            if self._process is None and not self._closed:
                 pipe = subprocess.PIPE
-                try:
+                with suppress(OSError):  # too many processes, no memory: the next request tries again
                     self._process = subprocess.Popen(
                         self._command, stdin=pipe, stdout=pipe, env=os.environ | _ONE_THREAD
                     )
-                except OSError:  # too many processes, no memory: the next request tries again
-                    self._process = None
-            return self._process
+            return None if self._closed else self._process
 
     def ask(self, request: Request) -> Result:
         """Waits for the result; an error of `fedmap.errors` where there is none."""
@@ -193,28 +191,18 @@ class EstimationProcess:
             self._end()
 
     def _end(self) -> str:
-        """Makes sure that the process is gone; says how it ended."""
+        """Makes sure that the process is gone; says how it ended. What it never read is lost with it."""
         with self._lock:
-            process = self._process
+            process, self._process = self._process, None
         if process is None:
             return ""
         process.kill()
         code = process.wait()
-        with self._lock:
-            self._drop_pipes()
-            self._process = None
-        return f" (signal {-code})" if code < 0 else f" (exit code {code})"
-
-    def _drop_pipes(self) -> None:
-        """Of the process that has ended. What it never read is lost with it."""
-        if self._process is None:
-            return
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # unread bytes and nobody to take them
+                if pipe is not None:
                     pipe.close()
-                except OSError:  # unread bytes and nobody to take them
-                    continue
+        return f" (signal {-code})" if code < 0 else f" (exit code {code})"
 
     def _too_long(self) -> TrainingError:
         return TrainingError(

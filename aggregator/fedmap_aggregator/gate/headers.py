@@ -89,28 +89,19 @@ def check_header(
     model: Model | None = None,
 ) -> None:
     """Steps 1 and 2, on the first message of an upload: an endless one is refused before it begins."""
-    demand(answer.site == site, "the answer names another site than its sender", SAME_VERSION)
-    demand(answer.study == terms.study, "the answer belongs to another study", SAME_VERSION)
-    demand(
-        answer.terms_digest == terms.digest,
-        "the answer was made under other terms of the study",
-        SAME_VERSION,
-    )
-    demand(answer.task_id == task.id, f"the answer is not to the open task, {task.id}", SAME_VERSION)
-    demand(
-        1 <= answer.attempt <= task.attempt,
-        "the answer is to an attempt that was not asked for",
-        SAME_VERSION,
-    )
+    demand(answer.site == site, "the answer names another site than its sender")
+    demand(answer.study == terms.study, "the answer belongs to another study")
+    demand(answer.terms_digest == terms.digest, "the answer was made under other terms of the study")
+    demand(answer.task_id == task.id, f"the answer is not to the open task, {task.id}")
+    demand(1 <= answer.attempt <= task.attempt, "the answer is to an attempt that was not asked for")
     content = content_of(answer)
-    demand(content is not None, "the answer is empty", SAME_VERSION)
+    demand(content is not None, "the answer is empty")
     known = isinstance(content, (_CONTENT[task.kind], FailureAnswer))
-    demand(known, f"the answer's content does not fit a {task.kind} task", SAME_VERSION)
+    demand(known, f"the answer's content does not fit a {task.kind} task")
     size = answer.tensors_size
     demand(
         is_digest(answer.tensors_digest) if size else not answer.tensors_digest,
         "the answer's tensors have a size without a digest, or a digest without a size",
-        SAME_VERSION,
     )
     demand(
         size <= limits.max_tensor_bytes,
@@ -125,11 +116,10 @@ def check_header(
     demand(
         none_needed or expected.least <= size <= expected.most,
         f"the answer's tensors have {size:,} bytes, the plan gives {expected.least:,} to {expected.most:,}",
-        SAME_VERSION,
     )
 
 
-def demand(holds: bool, otherwise: str, hint: str) -> None:
+def demand(holds: bool, otherwise: str, hint: str = SAME_VERSION) -> None:
     """Refuse the answer unless it is as it must be."""
     if not holds:
         raise RejectedError(otherwise, hint=hint)

@@ -80,7 +80,7 @@ def check_answer(
     """
     check_header(terms, task, answer, answer.site, limits, model)
     arrived = (tensors is not None) == (answer.tensors_size > 0)
-    demand(arrived, "the answer came without its tensors", SAME_VERSION)
+    demand(arrived, "the answer came without its tensors")
     try:
         return _judge(terms.plan, model, task, answer, tensors, limits, cohort_norm)
     except ModelError as error:
@@ -125,11 +125,10 @@ def _judge(
 def check_failure(failure: FailureAnswer) -> CheckedAnswer:
     """A known code, and a reason that can be shown."""
     known = failure.code == WITHHELD or failure.code in _codes(FedmapError)
-    demand(known, "the failure has an unknown code", SAME_VERSION)
+    demand(known, "the failure has an unknown code")
     demand(
         len(failure.reason) <= MOST_REASON and _is_plain(failure.reason),
         f"the reason of the failure is longer than {MOST_REASON:,} characters or has control characters",
-        SAME_VERSION,
     )
     return CheckedAnswer("failed")
 
@@ -142,7 +141,7 @@ def check_rows(plan: StudyPlan, statistics: StatisticsAnswer) -> None:
         f"the statistics are not of {least:,} to {MOST_ROWS:,} rows",
         "the plan's limits.min_rows holds for every site: take part when there are enough rows",
     )
-    demand(is_digest(statistics.layout_digest), "the digest of the model's inputs is none", SAME_VERSION)
+    demand(is_digest(statistics.layout_digest), "the digest of the model's inputs is none")
 
 
 def _check_fit(
@@ -156,10 +155,10 @@ def _check_fit(
 ) -> CheckedAnswer:
     losses = [loss for loss in (fit.loss, fit.validation_loss) if loss is not None]
     demand(all(map(math.isfinite, losses)), "a loss of the fit is not a finite number", _DIVERGED)
-    demand(fit.epochs <= plan.training.epochs, "the fit has more epochs than the plan", SAME_VERSION)
+    demand(fit.epochs <= plan.training.epochs, "the fit has more epochs than the plan")
     _check_scores(plan, fit.validation_scores, (PERSONAL, GLOBAL))
     together = (fit.log_omega is None) == (tensors is None)
-    demand(together, "parameters and their weight must come together, or neither", SAME_VERSION)
+    demand(together, "parameters and their weight must come together, or neither")
     if tensors is None or fit.log_omega is None:
         return CheckedAnswer("abstained")
     _check_log_omega(plan, fit.log_omega, limits)
@@ -179,11 +178,11 @@ def _check_log_omega(plan: StudyPlan, log_omega: float, limits: GateLimits) -> N
     rule = plan.aggregation.weighting
     # −L − R and its relatives are at most zero, since neither a loss nor a penalty is negative; log N is not.
     low, high = (0.0, math.log(MOST_ROWS)) if rule == "sample_count" else (-math.inf, _ROUNDING)
-    demand(low <= log_omega <= high, f"log ω is none that the plan's weighting {rule} can give", SAME_VERSION)
+    demand(low <= log_omega <= high, f"log ω is none that the plan's weighting {rule} can give")
 
 
 def _check_rule(plan: StudyPlan, rule: RuleAnswer, tensors: Path | None) -> None:
-    demand(rule.validation_rows <= MOST_ROWS, f"the rule is of more than {MOST_ROWS:,} rows", SAME_VERSION)
+    demand(rule.validation_rows <= MOST_ROWS, f"the rule is of more than {MOST_ROWS:,} rows")
     terms, reference = terms_of(plan, rule, tensors)
     if terms.baseline is not None:
         check_baseline(terms.baseline)
@@ -196,7 +195,7 @@ def _check_groups(plan: StudyPlan, evaluation: EvaluationAnswer) -> None:
     for group in evaluation.subgroups:
         score = group.score or Score()
         ours = score.metric == plan.task.metric
-        demand(ours, "a group is scored by another metric than the plan's", SAME_VERSION)
+        demand(ours, "a group is scored by another metric than the plan's")
         _check_scores(plan, [score], (GLOBAL,))
 
 
@@ -204,11 +203,11 @@ def _check_scores(plan: StudyPlan, scores: Iterable[Score], models: Collection[s
     known = metric_names(plan.task.kind)
     seen: set[tuple[str, str]] = set()
     for score in scores:
-        demand(score.metric in known, f"a score is of no metric of a {plan.task.kind} task", SAME_VERSION)
+        demand(score.metric in known, f"a score is of no metric of a {plan.task.kind} task")
         result_of(score)
-        demand(score.model in models, "a score is of a model that this task does not score", SAME_VERSION)
-        demand(_is_plain(score.note), f"the note on {score.metric} has control characters", SAME_VERSION)
-        demand((score.model, score.metric) not in seen, f"{score.metric} was scored twice", SAME_VERSION)
+        demand(score.model in models, "a score is of a model that this task does not score")
+        demand(_is_plain(score.note), f"the note on {score.metric} has control characters")
+        demand((score.model, score.metric) not in seen, f"{score.metric} was scored twice")
         seen.add((score.model, score.metric))
 
 

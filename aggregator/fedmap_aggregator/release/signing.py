@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as version_of
 from typing import Literal
 
@@ -55,35 +55,28 @@ class _Label:
     expires_at: int
 
 
+@dataclass(frozen=True)
 class BundleRelease:
     """Makes and withdraws bundles, one at a time. Safe to call from any thread."""
 
-    def __init__(
-        self,
-        study_of: Callable[[str], Study],
-        store: Store,
-        key: ReleaseKey,
-        valid_days: int,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._study_of = study_of
-        self._store = store
-        self._key = key
-        self._valid_days = valid_days
-        self._clock_ms = clock_ms
-        self._turn = threading.Lock()
+    study_of: Callable[[str], Study]
+    store: Store
+    key: ReleaseKey
+    valid_days: int
+    clock_ms: Callable[[], int]
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def release(
         self, order: ReleaseOrder, actor: str, elsewhere: StudyRecord | None = None
     ) -> tuple[BundleRow, bool]:
         """The bundle, and whether it was made now. `elsewhere`: the record of one that was run elsewhere."""
-        study, tier, blobs = self._study_of(order.study), _tier(order.tier), self._store.blobs
+        study, tier, blobs = self.study_of(order.study), _tier(order.tier), self.store.blobs
         with self._turn:
-            now = self._clock_ms()
+            now = self.clock_ms()
             expires = self._expiry(order.expires_at, now)
             number = releasable_round(study.terms.plan, study.state, order.round)  # (1)
             name = f"{study.state.study}-t{tier}"
-            with self._store.reading() as transaction:
+            with self.store.reading() as transaction:
                 earlier = [row for row in transaction.bundles.list() if row.name == name]
                 record = elsewhere or study_record(transaction, study.terms, study.state, blobs=blobs)
             digest = prior_digest(record, number)
@@ -92,7 +85,7 @@ class BundleRelease:
                 return same, False
             label = _Label(name, earlier[-1].version + 1 if earlier else 1, tier, now, expires)
             row = self._make(study, number, label, record)
-            with self._store.transaction() as transaction:  # (5)
+            with self.store.transaction() as transaction:  # (5)
                 transaction.bundles.add(row)
                 detail = {
                     "study": row.study,
@@ -106,8 +99,8 @@ class BundleRelease:
 
     def withdraw(self, row: BundleRow, reason: str, actor: str) -> BundleRow:
         """From now on withdrawn; the first reason stands."""
-        now = self._clock_ms()
-        with self._store.transaction() as transaction:
+        now = self.clock_ms()
+        with self.store.transaction() as transaction:
             if transaction.bundles.withdraw(row.name, row.version, reason, now):
                 detail = {"reason": reason, "sha256": row.file_digest}
                 transaction.audit.append(actor, "bundle.withdraw", row.file_name, detail, now)
@@ -116,7 +109,7 @@ class BundleRelease:
     def _expiry(self, asked: int | None, now: int) -> int:
         """The end of a day, so that people can read it."""
         if asked is None:
-            return (now // DAY_MS + self._valid_days + 1) * DAY_MS
+            return (now // DAY_MS + self.valid_days + 1) * DAY_MS
         if not now < asked <= now + _LONGEST_DAYS * DAY_MS:
             raise RejectedError(
                 f"the expiry must be in the future, at most {_LONGEST_DAYS} days from now",
@@ -129,7 +122,7 @@ class BundleRelease:
     ) -> BundleRow | None:
         """The release that this one would repeat: of the same prior and expiry, and still standing."""
         for row in reversed(earlier):
-            stands = row.withdrawn_at is None and row.key_fingerprint == self._key.fingerprint
+            stands = row.withdrawn_at is None and row.key_fingerprint == self.key.fingerprint
             fits = row.expires_at == expires if expires is not None else row.expires_at > now
             if stands and fits and row.round == number and self._prior_of(row) == digest:
                 return row
@@ -137,7 +130,7 @@ class BundleRelease:
 
     def _prior_of(self, row: BundleRow) -> str:
         """Which prior a bundle was made from: a study of that name may have been run elsewhere as well."""
-        manifest = read_file(self._store.blobs.existing(row.manifest_digest))
+        manifest = read_file(self.store.blobs.existing(row.manifest_digest))
         return Manifest.model_validate_json(manifest).lineage.prior_digest
 
     def _make(self, study: Study, number: int, label: _Label, record: StudyRecord) -> BundleRow:
@@ -183,9 +176,9 @@ class BundleRelease:
             calibration=figures.calibration,
             groups=figures.groups,
         )
-        blobs = self._store.blobs
+        blobs = self.store.blobs
         parts = prior_parts(plan, prior.prior, label.tier) | readable_parts(draft)
-        file = write_bundle(blobs.draft(), draft, parts, self._key.pem)  # (4)
+        file = write_bundle(blobs.draft(), draft, parts, self.key.pem)  # (4)
         blobs.adopt(file.path)
         return BundleRow(
             name=label.name,
@@ -196,7 +189,7 @@ class BundleRelease:
             file_digest=file.sha256,
             size=file.size,
             manifest_digest=blobs.put(file.manifest.to_json()),
-            key_fingerprint=self._key.fingerprint,
+            key_fingerprint=self.key.fingerprint,
             released_at=label.released_at,
             expires_at=label.expires_at,
         )
@@ -207,8 +200,8 @@ class BundleRelease:
                 f"a round of {study.state.study} is computed and its result is not stored",
                 hint="the database was changed by hand, or is an older copy: restore it from a backup",
             )
-        self._store.blobs.verify(digest)  # what a disk has changed is not signed
-        path = self._store.blobs.existing(digest)
+        self.store.blobs.verify(digest)  # what a disk has changed is not signed
+        path = self.store.blobs.existing(digest)
         return decode_prior(study.model.network, study.terms.plan.prior, path)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -37,27 +38,17 @@ _KEPT = (
 )
 
 
+@dataclass(frozen=True)
 class StudyPurge:
     """Deletes content of studies, one study at a time. Safe to call from any thread."""
 
-    def __init__(
-        self,
-        service: StudyService,
-        store: Store,
-        key: ReleaseKey,
-        owner: str,
-        upkeep: Callable[[], AbstractContextManager[object]],
-        clock_ms: Callable[[], int],
-    ) -> None:
-        """`upkeep` gives the lock that keeps backups and deletions apart; `owner` names this aggregator."""
-        self._service = service
-        self._store = store
-        self._key = key
-        self._owner = owner
-        self._upkeep = upkeep
-        self._clock_ms = clock_ms
-        self._turn = threading.Lock()
-        self._log = get_logger()
+    service: StudyService
+    store: Store
+    key: ReleaseKey
+    owner: str  # this aggregator's name
+    upkeep: Callable[[], AbstractContextManager[object]]  # the lock that keeps backups and deletions apart
+    clock_ms: Callable[[], int]
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, name: str, with_bundles: bool) -> DeletionRecord:
         """What a purge would take now, or took when it was begun. StateError before the study's end."""
@@ -65,12 +56,12 @@ class StudyPurge:
         if row is not None:
             return _draft(row)
         study = self._ended(name)
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             return self._plan(transaction, study, with_bundles, "")
 
     def purge(self, name: str, with_bundles: bool, actor: str) -> DeletionRecord:
         """Delete a study's content; what the certificate says. Done before: as it was then."""
-        with self._turn, self._upkeep():
+        with self._turn, self.upkeep():
             study = self._ended(name)  # (1)
             if self.deletion(name) is None:
                 self._begin(study, with_bundles, actor)  # (2)
@@ -81,28 +72,28 @@ class StudyPurge:
 
     def finish_interrupted(self) -> None:
         """Take up every deletion that a stop interrupted; one that must wait (a backup) is left for later."""
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             names = transaction.deletions.unfinished()
         for name in names:
             try:
-                with self._turn, self._upkeep():
+                with self._turn, self.upkeep():
                     self._finish(name)
             except FedmapError as error:
-                self._log.error("purge_not_finished", study=name, exc_info=error)
+                get_logger().error("purge_not_finished", study=name, exc_info=error)
 
     def deletion(self, name: str) -> DeletionRow | None:
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             return transaction.deletions.get(name)
 
     def prune(self, name: str, keep_rounds: int) -> int:
         """Delete updates and priors of all but the newest rounds; how many files that were."""
-        with self._turn, self._upkeep():
-            study = self._service.study(name)
+        with self._turn, self.upkeep():
+            study = self.service.study(name)
             oldest = study.state.rounds_done - keep_rounds
             tasks = ["initialise"] * (oldest >= 0) + [f"round-{number}" for number in range(1, oldest + 1)]
             if not tasks or study.state.purged_at is not None:
                 return 0
-            with self._store.transaction() as transaction:
+            with self.store.transaction() as transaction:
                 before = transaction.blob_names.of_study(name)
                 transaction.answers.forget_tensors(name, tasks, _may_count_again(transaction, study))
                 transaction.results.forget_priors(name, tasks)
@@ -110,14 +101,14 @@ class StudyPurge:
                 if not freed:
                     return 0
                 detail = {"files": str(len(freed)), "up_to_round": str(oldest)}
-                transaction.audit.append("retention", "study.prune", name, detail, self._clock_ms())
+                transaction.audit.append("retention", "study.prune", name, detail, self.clock_ms())
             reach("aggregator.pruned_rows")
             self._delete_unnamed(freed)
-            self._log.info("study_pruned", study=name, count=len(freed), round=oldest)
+            get_logger().info("study_pruned", study=name, count=len(freed), round=oldest)
             return len(freed)
 
     def _ended(self, name: str) -> Study:
-        study = self._service.study(name)
+        study = self.service.study(name)
         if not study.state.over:
             raise StateError(
                 f"the study {name} has not ended: it is in the phase {study.state.phase}",
@@ -127,7 +118,7 @@ class StudyPurge:
 
     def _check_no_bundle_is_left(self, name: str) -> None:
         """A deletion is done once: what it left cannot be asked for afterwards."""
-        with self._store.reading() as transaction:
+        with self.store.reading() as transaction:
             left = [
                 row.file_name for row in transaction.bundles.list() if row.study == name and row.file_digest
             ]
@@ -139,12 +130,12 @@ class StudyPurge:
             )
 
     def _plan(self, transaction: Transaction, study: Study, with_bundles: bool, actor: str) -> DeletionRecord:
-        name, blobs = study.state.study, self._store.blobs
+        name, blobs = study.state.study, self.store.blobs
         bundles = [row for row in transaction.bundles.list() if row.study == name]
         going = _withdrawn(bundles) if with_bundles else []
         names = transaction.blob_names
         mine = names.of_study(name) - names.of_others(name)
-        yesterday = self._clock_ms() / 1000 - _DAY_SECONDS
+        yesterday = self.clock_ms() / 1000 - _DAY_SECONDS
         leftovers = blobs.unnamed(names.all(), yesterday)
         digests = transaction.deletions.answer_digests(name)
         found = [Deleted(kind="answer", sha256=digest, bytes=0) for digest in digests]
@@ -163,9 +154,9 @@ class StudyPurge:
             study=name,
             terms_digest=study.terms.digest,
             place="aggregator",
-            owner=self._owner,
+            owner=self.owner,
             actor=actor,
-            begun_unix_ms=self._clock_ms(),
+            begun_unix_ms=self.clock_ms(),
             software_version=version("fedmap"),
             rows=dict(transaction.deletions.content(name)),
             deleted=tuple(found),
@@ -173,10 +164,10 @@ class StudyPurge:
         )
 
     def _file(self, kind: str, digest: str, path: Path, name: str = "") -> Deleted:
-        return Deleted(kind=kind, sha256=digest, bytes=self._store.blobs.size(path) or 0, name=name)
+        return Deleted(kind=kind, sha256=digest, bytes=self.store.blobs.size(path) or 0, name=name)
 
     def _begin(self, study: Study, with_bundles: bool, actor: str) -> None:
-        name, now = study.state.study, self._clock_ms()
+        name, now = study.state.study, self.clock_ms()
 
         def also(transaction: Transaction) -> None:
             draft = self._plan(transaction, study, with_bundles, actor)
@@ -188,7 +179,7 @@ class StudyPurge:
             detail = {kind: str(count) for kind, count in draft.rows.items()} | {"files": str(draft.files)}
             transaction.audit.append(actor, "study.purge", name, detail, now)
 
-        self._service.forget_content(name, now, also)
+        self.service.forget_content(name, now, also)
 
     def _finish(self, name: str) -> DeletionRecord:
         row = self.deletion(name)
@@ -199,21 +190,21 @@ class StudyPurge:
             return draft
         self._delete_unnamed({one.sha256 for one in draft.deleted if one.kind != "answer"})  # (3)
         reach("aggregator.purge_files_gone")
-        now = self._clock_ms()
-        with self._store.transaction() as transaction:  # (4)
+        now = self.clock_ms()
+        with self.store.transaction() as transaction:  # (4)
             detail = {"files": str(draft.files), "bytes": str(draft.bytes)}
             entry = transaction.audit.append(row.actor, "study.purged", name, detail, now)
             record = draft.finished(now, entry)
-            certificate = CERTIFICATE.sign_by_release_key(record, self._key.pem)
+            certificate = CERTIFICATE.sign_by_release_key(record, self.key.pem)
             transaction.deletions.finish(name, certificate.decode(), now)
-        self._log.info("study_purged", study=name, actor=row.actor, digest=sha256_hex(certificate))
+        get_logger().info("study_purged", study=name, actor=row.actor, digest=sha256_hex(certificate))
         return record
 
     def _delete_unnamed(self, digests: Collection[str]) -> None:
         """In turns with all who write rows: a file that a new row names just now stays."""
-        blobs, ordered = self._store.blobs, sorted(digests)
+        blobs, ordered = self.store.blobs, sorted(digests)
         for start in range(0, len(ordered), _AT_ONCE):
-            with self._store.transaction() as transaction:
+            with self.store.transaction() as transaction:
                 named, refused = transaction.blob_names.all(), transaction.blob_names.refused_of_others("")
                 some = ordered[start : start + _AT_ONCE]
                 blobs.delete(blobs.path(digest) for digest in some if digest not in named)
