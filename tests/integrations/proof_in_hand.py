@@ -33,7 +33,7 @@ from fedmap_lab.local.federation import LocalSite
 from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.simulation.results import write_study
 from fedmap_lab.simulation.simulate import simulate
-from tests.integrations.conftest import GridInHand, Spoil, in_flower, nodes_of, terms_of
+from tests.integrations.conftest import Spoil, grid_in_hand, in_flower, nodes_of, terms_of
 from tests.services.studies import SEED, SmallStudy
 
 
@@ -94,7 +94,7 @@ def run_flower(study: SmallStudy, out: Path, site: str, missed: int) -> None:
         name = str(node.context.node_config["site"])
         node.spoil, node.app = watch(name), attended(name, node.app)
     run_study(
-        GridInHand(nodes),
+        grid_in_hand(nodes),
         {"terms": terms.to_json(), "sites": len(nodes), "out": str((out / "run").absolute())},
     )
 

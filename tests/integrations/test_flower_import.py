@@ -19,7 +19,7 @@ from fedmap_aggregator.cli.options import Here
 from fedmap_flower.centre.server import run_study
 from fedmap_flower.records import read_order
 from tests.forked_programs import run_forked
-from tests.integrations.conftest import ROUNDS, GridInHand, in_flower, nodes_of, terms_of
+from tests.integrations.conftest import ROUNDS, grid_in_hand, in_flower, nodes_of, terms_of
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.studies import SmallStudy, small_study
 
@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallStudy, Path
     terms = terms_of(study)
     in_flower()
     run_study(
-        GridInHand(nodes_of(study, terms, folder)),
+        grid_in_hand(nodes_of(study, terms, folder)),
         {"terms": terms.to_json(), "sites": 3, "out": str(folder / "out")},
     )
     return study, folder / "out"
@@ -156,7 +156,7 @@ def finished_without_a_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes = nodes_of(study, terms, folder)
     nodes[1].spoil = lambda order, reply: None if read_order(order.content).task.id == "round-2" else reply
     settings = {"terms": terms.to_json(), "sites": 3, "out": str(folder / "out")}
-    run_study(GridInHand(nodes), settings)
+    run_study(grid_in_hand(nodes), settings)
     return folder / "out"
 
 

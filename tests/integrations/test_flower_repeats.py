@@ -13,7 +13,7 @@ from fedmap.study.answers import content_as
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.centre.strategy import FedMAP
 from fedmap_flower.records import MESSAGE_TYPES, Order, Reply, order_record, read_reply
-from tests.integrations.conftest import POLICY, GridInHand, NodeInHand
+from tests.integrations.conftest import POLICY, NodeInHand, grid_in_hand
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def prior(terms: StudyTerms, nodes: dict[int, NodeInHand], tmp_path: Path) -> by
     (tmp_path / "policy.toml").write_text(POLICY + "clip_norm = 5.0\nnoise_multiplier = 0.5\n")
     (tmp_path / "scratch").mkdir()
     strategy = FedMAP(terms, tmp_path / "scratch")
-    strategy.open(GridInHand(nodes), 3)
+    strategy.open(grid_in_hand(nodes), 3)
     return strategy.prior
 
 

@@ -32,7 +32,7 @@ from fedmap_flower.centre.strategy import FedMAP
 from fedmap_flower.node.client import make_client_app
 from fedmap_flower.node.node import simulated_node
 from fedmap_flower.records import Reply, read_order, read_reply, reply_record, tensor_bytes
-from tests.integrations.conftest import GridInHand, NodeInHand, Spoil, nodes_of, terms_of
+from tests.integrations.conftest import NodeInHand, Spoil, grid_in_hand, nodes_of, terms_of
 from tests.lab.conftest import BINARY_PLAN
 from tests.services.studies import SmallStudy, small_study
 
@@ -44,12 +44,12 @@ def config(terms: StudyTerms, out: Path, sites: int = 3) -> dict[str, object]:
 
 
 def run(nodes: Nodes, terms: StudyTerms, out: Path) -> FedMAP:
-    return run_study(GridInHand(nodes), config(terms, out, len(nodes)))
+    return run_study(grid_in_hand(nodes), config(terms, out, len(nodes)))
 
 
 def train(nodes: Nodes, terms: StudyTerms, scratch: Path) -> FedMAP:
     """The study without its last evaluation, which is the slow part."""
-    strategy, grid = FedMAP(terms, scratch), GridInHand(nodes)
+    strategy, grid = FedMAP(terms, scratch), grid_in_hand(nodes)
     strategy.start(grid, strategy.open(grid, len(nodes)), terms.rounds)
     return strategy
 
@@ -405,7 +405,7 @@ def test_every_fault_of_the_runs_configuration_is_told_at_once() -> None:
 
 def test_too_few_nodes_are_an_error_and_not_waited_for_for_ever(nodes: Nodes) -> None:
     with pytest.raises(UnreachableError, match="3 node"):
-        wait_for_nodes(GridInHand(nodes), 4, 0)
+        wait_for_nodes(grid_in_hand(nodes), 4, 0)
 
 
 def test_tensors_in_another_form_than_safetensors_are_refused(nodes: Nodes) -> None:

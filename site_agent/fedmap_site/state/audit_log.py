@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedmap.errors import IntegrityError
 from fedmap.files.digests import sha256_hex
-from fedmap.files.durable import storage_error, storage_errors, sync_folder, write_durably
+from fedmap.files.durable import storage_errors, sync_folder, write_durably
 from fedmap.trust.audit import AuditEntry, entry_hash, make_entry, parse_entry, verify_chain
 
 AGENT = "agent"
@@ -76,15 +76,13 @@ class AuditLog:
         with storage_errors(self._path):
             new = not self._path.exists()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            if new:
-                sync_folder(self._path.parent)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        except OSError as error:
-            raise storage_error(error, self._path) from error
-        finally:
-            os.close(descriptor)
+            try:
+                if new:
+                    sync_folder(self._path.parent)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield descriptor
+            finally:
+                os.close(descriptor)
 
     def _repaired(self, descriptor: int) -> AuditEntry | None:
         """The last entry, after a torn line behind it was moved aside and its repair recorded."""
