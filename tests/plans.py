@@ -48,10 +48,12 @@ def mlp(*hidden: int, **more: object) -> Table:
 
 
 def toml_table(header: str, table: Table) -> str:
-    return "\n".join([header, *(f"{key} = {_value(value)}" for key, value in table.items()), ""])
+    return "\n".join([header, *(f"{key} = {toml_value(value)}" for key, value in table.items()), ""])
 
 
-def _value(value: object) -> str:
+def toml_value(value: object) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
-    return json.dumps(value)
+        return "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(inner) for inner in value)}]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -23,11 +23,11 @@ from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.models import model_of
 from fedmap.study.plan import parse_plan
 from fedmap.study.tensors.parameter_files import (
-    encode_baseline,
     encode_parameters,
     encode_statistics,
     encode_theta,
 )
+from fedmap.study.tensors.rule_files import RuleTensors, encode_rule
 from fedmap.study.terms import StudyTerms
 
 BINARY = """
@@ -174,8 +174,8 @@ def baseline(times: int = 4) -> BaselineTerms:
     return BaselineTerms(events, events * 0.5, risk[:times].clone(), risk[1 : times + 1].clone(), 0)
 
 
-def baseline_bytes() -> bytes:
-    return encode_baseline(baseline())
+def baseline_bytes(terms: BaselineTerms | None = None) -> bytes:
+    return encode_rule(RuleTensors(terms or baseline()))
 
 
 def at(folder: Path, data: bytes) -> Path:

@@ -16,7 +16,6 @@ from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.errors import RejectedError
 from fedmap.scoring.disclosure import released_statistics
 from fedmap.study.plan.inputs import planned_inputs
-from fedmap.study.tensors.parameter_files import encode_baseline
 from fedmap_aggregator.gate.updates import CheckedAnswer
 from tests.aggregator import small_study as made
 from tests.aggregator.at_the_gate import (
@@ -59,7 +58,7 @@ def test_the_baseline_terms_of_any_rows_pass(seed: int, floor: int) -> None:
     time, event = torch.rand(300, generator=stream) * 5, torch.rand(300, generator=stream) < 0.3
     grid = SURVIVAL.terms.plan.task.grid
     terms = baseline_terms(torch.randn(300, generator=stream), time, event, grid, floor)
-    assert rule(SURVIVAL, encode_baseline(terms), terms.joined).status == "accepted"
+    assert rule(SURVIVAL, made.baseline_bytes(terms), terms.joined).status == "accepted"
 
 
 # --- statistics
@@ -141,26 +140,26 @@ def test_baseline_terms_that_are_no_sums_are_refused(name: str, bad: float) -> N
     terms = made.baseline()
     getattr(terms, name)[1] = bad
     with refused(f"{name}"):
-        rule(SURVIVAL, encode_baseline(terms))
+        rule(SURVIVAL, made.baseline_bytes(terms))
 
 
 def test_events_beyond_their_interval_are_refused() -> None:
     terms = made.baseline()
     terms.position[0] = terms.events[0] * 1.01
     with refused("beyond the end"):
-        rule(SURVIVAL, encode_baseline(terms))
+        rule(SURVIVAL, made.baseline_bytes(terms))
 
 
 def test_a_risk_set_that_grows_is_refused() -> None:
     terms = made.baseline()
     terms.risk_end[0] = terms.risk_start[0] + 1
     with refused("more at risk"):
-        rule(SURVIVAL, encode_baseline(terms))
+        rule(SURVIVAL, made.baseline_bytes(terms))
 
 
 def test_baseline_terms_on_another_grid_are_refused() -> None:
     with refused("bytes|shape"):
-        rule(SURVIVAL, encode_baseline(made.baseline(3)))
+        rule(SURVIVAL, made.baseline_bytes(made.baseline(3)))
 
 
 def test_more_joined_intervals_than_there_are_are_refused() -> None:

@@ -135,6 +135,10 @@ def test_rule_terms_of_the_wrong_task_or_grid_are_refused(binary: StudyPlan, cox
     _, tensors = told_terms(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 0)))
     with pytest.raises(ModelError, match="shape"):
         terms_of(cox, RuleAnswer(), encode_rule(tensors))
+    sums = -torch.ones(len(cox.task.grid), dtype=torch.float64)
+    _, tensors = told_terms(RuleTerms(baseline=BaselineTerms(sums, sums, sums, sums, 0)))
+    with pytest.raises(ModelError, match="events is negative"):
+        terms_of(cox, RuleAnswer(), encode_rule(tensors))
 
 
 def test_the_pooled_threshold_is_the_mean_by_validation_rows_in_any_order(binary: StudyPlan) -> None:

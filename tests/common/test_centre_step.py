@@ -25,25 +25,15 @@ def test_of_equally_many_the_smallest_name_decides() -> None:
     assert usual_sites({}) == ()
 
 
-def step() -> PriorStep:
+def test_a_prior_that_is_not_finite_ends_the_round() -> None:
     buffers = Buffers(torch.zeros(2), torch.ones(2), torch.zeros(1, dtype=torch.int64))
-    return PriorStep(Prior(torch.zeros(3), buffers, torch.zeros(0)), {"a": 1.0}, 0.5, 0.1)
-
-
-def test_a_prior_that_is_finite_can_be_used() -> None:
-    check_step(step())
-
-
-def test_a_penalty_that_is_not_finite_ends_the_round() -> None:
+    step = PriorStep(Prior(torch.zeros(3), buffers, torch.zeros(0)), {"a": 1.0}, 0.5, 0.1)
+    check_step(step)
     with pytest.raises(TrainingError, match="penalty"):
-        check_step(replace(step(), penalty=math.nan))
-
-
-def test_pooled_statistics_that_are_not_finite_end_the_round() -> None:
-    found = step()
-    broken = replace(found.prior.buffers, variance=torch.tensor([1.0, math.inf]))
+        check_step(replace(step, penalty=math.nan))
+    buffers.variance[1] = math.inf
     with pytest.raises(TrainingError, match="batch-norm"):
-        check_step(replace(found, prior=replace(found.prior, buffers=broken)))
+        check_step(step)
 
 
 def test_without_sites_or_names_there_is_no_reference() -> None:

@@ -70,14 +70,6 @@ def test_a_sites_certificate_is_verified_with_the_federations_authority() -> Non
     assert "north" in by
 
 
-def test_a_certificate_outlives_the_key_that_signed_it() -> None:
-    """Checked as of the moment of the deletion: the site's certificate has long been renewed."""
-    signed = CERTIFICATE.sign_by_certificate(record("site", "north"), signer())
-    late = json.loads(signed)
-    assert read_deletion(signed, Trust(authority=AUTHORITY.certificate_pem))[0] == record("site", "north")
-    assert late["format"] == 1
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -282,7 +282,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, sender: Sender) -> None:
             read(path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_flipped_byte_gets_past_reading_and_verifying(
     tmp_path: Path, sender: Sender, data: st.DataObject

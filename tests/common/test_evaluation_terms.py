@@ -94,7 +94,7 @@ def test_every_row_is_in_one_bin_and_events_are_counted_exactly() -> None:
         assert abs(term.observed - term.predicted) < 4 * np.sqrt(term.rows) * 0.5  # the model is true
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 120), st.integers(2, 20))
 def test_no_bin_of_any_site_holds_a_small_cell(rows: int, floor: int) -> None:
     one = scoring(rows=rows)
@@ -177,7 +177,7 @@ def test_an_empty_group_says_so() -> None:
     assert found["three"].measured.result == SkippedMetric("auroc", "no test rows")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(20, 80), st.integers(2, 20), st.floats(0.01, 0.3), st.floats(0.01, 0.3))
 def test_what_the_groups_leave_over_is_never_a_small_cell(
     rows: int, floor: int, second: float, third: float

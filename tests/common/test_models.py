@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +16,11 @@ from fedmap.algorithm.model.layers import Buffers, Linear
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.convex_network import ConvexNetwork
 from fedmap.algorithm.settings import PriorSettings
+from fedmap.data.features import encode_features
 from fedmap.errors import ModelError
-from fedmap.study.models import build_network
+from fedmap.study.models import build_model, build_network, model_of
+from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan
+from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.plan.sections import ModelSection
 
 Groups = Sequence[tuple[str, Sequence[int]]]
@@ -316,3 +322,29 @@ def test_groups_may_come_in_any_order_and_the_towers_keep_theirs() -> None:
     buffers = straight.initial_buffers()
     assert network.spec == straight.spec
     assert_close(network.predict_one(theta, buffers, moved), straight.predict_one(theta, buffers, x))
+
+
+PLANS = sorted((Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans").glob("*.toml"))
+
+
+def invented_frame(plan: StudyPlan) -> pd.DataFrame:
+    columns: dict[str, object] = {}
+    for feature in plan.features:
+        if isinstance(feature, FeatureBlock):
+            columns |= {f"{feature.prefix}{i:05d}": np.zeros(2) for i in range(feature.columns)}
+        elif feature.kind == "category":
+            columns[feature.name] = [feature.categories[0], feature.categories[-1]]
+        else:
+            columns[feature.name] = np.zeros(2)
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_planned_inputs_equal_the_layout_of_a_loaded_site(path: Path) -> None:
+    plan = load_plan(path)
+    layout = encode_features(invented_frame(plan), plan.features).layout
+    inputs = planned_inputs(plan)
+    assert inputs.count == len(layout.names)
+    assert inputs.scaled == layout.scaled
+    assert inputs.groups == layout.groups
+    assert model_of(plan) == build_model(plan, layout.groups, len(layout.names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from torch import Tensor
 from fedmap.algorithm.fit.round import OwnModel
 from fedmap.algorithm.model.layers import BatchNorm, Buffers, Linear, Relu
 from fedmap.algorithm.model.network import Network
-from fedmap.algorithm.pooling.baseline import BaselineTerms
 from fedmap.algorithm.pooling.statistics import FeatureStatistics, Scaler
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.values import Prior, initial_prior
@@ -22,18 +22,17 @@ from fedmap.algorithm.settings import PriorSettings
 from fedmap.errors import ModelError, StorageError
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
-    decode_baseline,
     decode_own_model,
     decode_parameters,
     decode_prior,
     decode_statistics,
     decode_theta,
-    encode_baseline,
     encode_own_model,
     encode_parameters,
     encode_prior,
     encode_statistics,
     encode_theta,
+    parameters_norm,
 )
 
 NETWORK = Network(3, 1, (), (Linear(3, 4), Relu(), BatchNorm(4), Linear(4, 1)))
@@ -124,7 +123,7 @@ def test_a_multiplier_that_lacks_a_tensor_is_refused() -> None:
         decode_own_model(NETWORK, edited(lambda named: named.__delitem__(name), file))
 
 
-def test_theta_statistics_and_baseline_terms_come_back_bit_for_bit() -> None:
+def test_theta_and_statistics_come_back_bit_for_bit() -> None:
     theta = NETWORK.initialise(3)
     assert torch.equal(decode_theta(NETWORK, encode_theta(NETWORK, theta)), theta)
     mean, m2 = torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
@@ -132,10 +131,6 @@ def test_theta_statistics_and_baseline_terms_come_back_bit_for_bit() -> None:
     assert statistics.rows == 9
     assert torch.equal(statistics.mean, mean)
     assert torch.equal(statistics.m2, m2)
-    sums = [torch.rand(5, dtype=torch.float64) for _ in range(4)]
-    terms = decode_baseline(encode_baseline(BaselineTerms(sums[0], sums[1], sums[2], sums[3], 2)), 5, 2)
-    assert terms.joined == 2
-    assert torch.equal(terms.risk_end, sums[3])
 
 
 def swap(named: dict[str, Tensor]) -> None:
@@ -235,11 +230,52 @@ def test_negative_sums_are_refused() -> None:
     statistics = FeatureStatistics(5, torch.zeros(3).double(), -torch.ones(3).double())
     with pytest.raises(ModelError, match="m2 is negative"):
         decode_statistics(encode_statistics(statistics), 5, 3)
-    sums = -torch.ones(2, dtype=torch.float64)
-    with pytest.raises(ModelError, match="events is negative"):
-        decode_baseline(encode_baseline(BaselineTerms(sums, sums, sums, sums, 0)), 2, 0)
+
+
+# Larger than one piece, and not a multiple of it.
+LARGE = Network(700, 1, (), (Linear(700, 601), BatchNorm(601), Linear(601, 1)))
+
+
+def large_file(folder: Path, theta: torch.Tensor | None = None, variance: float = 1.0) -> Path:
+    theta = LARGE.initialise(3) if theta is None else theta
+    buffers = Buffers(torch.zeros(601), torch.full((601,), variance), torch.tensor([4]))
+    path = folder / "parameters"
+    path.write_bytes(encode_parameters(LARGE, SiteParameters(theta, buffers)))
+    return path
+
+
+def test_the_norm_is_that_of_all_parameters_and_of_no_buffer(tmp_path: Path) -> None:
+    theta = LARGE.initialise(3)
+    expected = float(torch.linalg.vector_norm(theta.double()))
+    assert math.isclose(parameters_norm(LARGE, large_file(tmp_path, theta)), expected, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 300_000, -1])
+def test_one_value_that_is_not_finite_refuses_the_file_wherever_it_is(
+    tmp_path: Path, value: float, place: int
+) -> None:
+    theta = LARGE.initialise(3)
+    theta[place] = value
+    with pytest.raises(ModelError, match="not finite"):
+        parameters_norm(LARGE, large_file(tmp_path, theta))
+
+
+def test_the_largest_finite_values_are_taken_for_what_they_are(tmp_path: Path) -> None:
+    theta = torch.full_like(LARGE.initialise(3), torch.finfo(torch.float32).max)
+    assert math.isfinite(parameters_norm(LARGE, large_file(tmp_path, theta)))
+
+
+def test_a_cut_or_lengthened_file_is_refused(tmp_path: Path) -> None:
+    path = large_file(tmp_path)
+    whole = path.read_bytes()
+    for data in (whole[:-1], whole + b"\0", whole[:100], whole[:4], b""):
+        path.write_bytes(data)
+        with pytest.raises(ModelError):
+            parameters_norm(LARGE, path)
 
 
 def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        decode_parameters(NETWORK, tmp_path / "gone")
+    for read in (decode_parameters, parameters_norm):
+        with pytest.raises(StorageError):
+            read(NETWORK, tmp_path / "gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from fedmap.errors import PlanError
 from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan, parse_plan
 from fedmap.study.plan.values import canonical_text
+from tests import plans
 
 PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"
 
@@ -181,20 +183,10 @@ def test_the_digest_does_not_depend_on_layout_or_on_spelt_out_defaults() -> None
     assert parse_plan(plan_text(features=SEX + AGE), "demo.toml").digest != digest
 
 
-def as_toml(plan: dict[str, object], order: list[str]) -> str:
-    def inline(value: object) -> str:
-        if isinstance(value, dict):
-            entries = ", ".join(
-                f"{key} = {inline(value[key])}" for key in sorted(value, key=lambda k: order.index(k))
-            )
-            return f"{{ {entries} }}"
-        if isinstance(value, list):
-            return f"[{', '.join(inline(item) for item in value)}]"
-        if isinstance(value, bool):
-            return str(value).lower()
-        return f'"{value}"' if isinstance(value, str) else repr(value)
-
-    return "\n".join(f"{key} = {inline(plan[key])}" for key in sorted(plan, key=lambda k: order.index(k)))
+def ordered(value: Any, order: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: ordered(value[key], order) for key in sorted(value, key=order.index)}
+    return [ordered(inner, order) for inner in value] if isinstance(value, list) else value
 
 
 def keys_of(value: object) -> set[str]:
@@ -213,11 +205,11 @@ FULL = tomllib.loads(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(order=st.permutations(sorted(keys_of(FULL))))
 def test_the_digest_does_not_depend_on_the_order_of_keys(order: list[str]) -> None:
-    expected = parse_plan(as_toml(FULL, sorted(keys_of(FULL))), "demo.toml").digest
-    assert parse_plan(as_toml(FULL, order), "demo.toml").digest == expected
+    expected = parse_plan(plans.toml_table("", FULL), "demo.toml").digest
+    assert parse_plan(plans.toml_table("", ordered(FULL, order)), "demo.toml").digest == expected
 
 
 # Faults of single keys
@@ -474,7 +466,7 @@ def test_values_that_differ_stay_apart(one: object, other: object) -> None:
     assert canonical_text(one) != canonical_text(other)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_no_text_makes_the_reader_fail_in_any_other_way(text: str) -> None:
     with pytest.raises(PlanError):
@@ -487,31 +479,17 @@ SCALARS = st.one_of(
 VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     section=st.sampled_from(["study", "task", "data", "split", "model", "training", "prior", "limits"]),
     key=st.sampled_from(sorted(keys_of(FULL))),
     value=VALUES,
 )
 def test_a_wrong_value_anywhere_is_a_plan_or_a_plan_error(section: str, key: str, value: object) -> None:
-    def toml(item: object) -> str:
-        if isinstance(item, list):
-            return f"[{', '.join(toml(inner) for inner in item)}]"
-        if isinstance(item, bool):
-            return str(item).lower()
-        if isinstance(item, str):
-            return '"' + "".join(f"\\U{ord(c):08X}" for c in item if not 0xD800 <= ord(c) < 0xE000) + '"'
-        return repr(item)
-
     given_plan = {name: dict(body) for name, body in FULL.items() if name != "features"}
-    body = given_plan.setdefault(section, {})
-    body.pop(key, None)
-    text = AGE + "".join(
-        f"[{name}]\n"
-        + "".join(f"{k} = {toml(v) if not isinstance(v, dict) else '{}'}\n" for k, v in body.items())
-        + (f"{key} = {toml(value)}\n" if name == section else "")
-        for name, body in given_plan.items()
-    )
+    given_plan.setdefault(section, {}).pop(key, None)
+    given_plan[section][key] = value
+    text = AGE + "".join(plans.toml_table(f"[{name}]", body) for name, body in given_plan.items())
     try:
         parse_plan(text, "fuzz.toml")
     except PlanError as error:

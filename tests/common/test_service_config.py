@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,6 +14,7 @@ from pydantic import Field, model_validator
 from fedmap.errors import ConfigError
 from fedmap.names import SiteName
 from fedmap.process.settings import OptionalPath, Section, parse_config, read_config
+from tests import plans
 
 
 class Retry(Section):
@@ -188,20 +188,12 @@ TABLE = st.dictionaries(st.sampled_from(["address", "state", "days", "calls", "l
     st.dictionaries(st.sampled_from(["server", "limits", "data", "level", "other"]), st.one_of(LEAF, TABLE))
 )
 def test_any_tree_of_values_is_read_or_refused_in_words(tree: dict[str, object]) -> None:
-    text = "\n".join(
-        _toml(key, value) for key, value in sorted(tree.items(), key=lambda kv: isinstance(kv[1], dict))
-    )
+    plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    tables = [plans.toml_table(f"[{key}]", one) for key, one in tree.items() if isinstance(one, dict)]
+    text = "\n".join([plans.toml_table("", plain), *tables])
     read = outcome(text)
     if isinstance(read, Config):
         assert read.server.state.is_absolute()
     else:
         assert read.problems
         assert all("Input should be" not in problem for problem in read.problems)
-
-
-def _toml(key: str, value: object) -> str:
-    if isinstance(value, dict):
-        return f"[{key}]\n" + "\n".join(_toml(name, inner) for name, inner in value.items())
-    if isinstance(value, float):
-        return f"{key} = {value!r}"
-    return f"{key} = {json.dumps(value)}"

@@ -182,7 +182,7 @@ def test_intervals_below_the_floor_are_joined_and_their_events_spread_over_them(
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=6), st.integers(2, 12))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_a_site_sends_does_not_change_with_where_inside_a_joined_interval_events_fell(
     events: list[int], floor: int
 ) -> None:
@@ -238,7 +238,7 @@ def test_the_pooled_baseline_does_not_depend_on_the_order_in_which_sites_answer(
     assert torch.equal(forward.cumulative, backward.cumulative)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 8), min_size=2, max_size=30),
     st.data(),

@@ -32,7 +32,7 @@ from fedmap.algorithm.model.likelihood import (
 
 Floats = npt.NDArray[np.float64]
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def test_a_batch_without_events_has_neither_loss_nor_gradient(rows: Survival) ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_cox_stays_finite_and_right_for_log_hazards_up_to_sixty(dtype: torch.dtype) -> None:
-    @settings(deadline=None, max_examples=150)
+    @settings(max_examples=150)
     @given(survivals(largest=60.0))
     def check(rows: Survival) -> None:
         loss, gradient = cox(rows, dtype)

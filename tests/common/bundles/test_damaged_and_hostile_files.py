@@ -90,7 +90,7 @@ def test_every_bit_of_a_header_is_looked_at(name: str) -> None:
                 parsed(bytes(changed))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_splice_of_a_bundle_passes_or_crashes(data: st.DataObject) -> None:
     whole = _WHOLE

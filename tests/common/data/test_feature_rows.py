@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmap.data.feature_rows import Cell, check_records, feature_columns, missing_columns
@@ -80,7 +80,6 @@ def test_inputs_that_are_not_the_plans_are_refused() -> None:
 cell = st.none() | st.booleans() | st.text(max_size=5) | st.floats(allow_nan=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(cell, cell, cell), min_size=1, max_size=6))
 def test_whatever_a_message_holds_a_row_is_either_in_range_or_has_a_reason(
     rows: list[tuple[Cell, Cell, Cell]],

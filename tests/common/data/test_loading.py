@@ -297,7 +297,7 @@ def test_a_wide_eicu_file_is_loaded_by_blocks(tmp_path: Path) -> None:
 # No value gets out
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     column=st.sampled_from(["pid", "sbp", "sex", "sick", "T", "E", "fold"]),
     planted=st.one_of(st.just(SECRET), st.just(987654.328125), st.just(-987654.328125), st.just("")),

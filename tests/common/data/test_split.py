@@ -42,7 +42,7 @@ def sites(draw_value: st.DrawFn) -> tuple[Labels, Labels]:
     return patients, (generator.random(len(patients)) < rate).astype(np.int64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(site=sites(), test=st.sampled_from([0.1, 0.2, 0.5, 0.8]), validation=st.sampled_from([0.1, 0.2, 0.5]))
 def test_no_patient_straddles_a_split_and_the_shares_are_right_within_one_patient(
     site: tuple[Labels, Labels], test: float, validation: float
@@ -63,7 +63,7 @@ def test_no_patient_straddles_a_split_and_the_shares_are_right_within_one_patien
         assert all(len(part) for part in (parts.train, parts.validation, parts.test)) or rest <= largest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(positives=st.integers(0, 60), negatives=st.integers(1, 200), seed=st.integers(0, 1000))
 def test_each_outcome_is_spread_by_the_shares_within_one_row(
     positives: int, negatives: int, seed: int

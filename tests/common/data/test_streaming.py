@@ -239,7 +239,7 @@ def test_rows_outside_the_study_are_not_predicted_where_the_file_tells(tmp_path:
 cells = st.sampled_from(["61", "17", "300", "", "NA", "x", " 44 ", "true", "1e400", "-5", "6,1"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(cells, cells, st.sampled_from(["F", "M", "", "f", "1"])), min_size=1, max_size=40))
 def test_every_cell_is_judged_as_the_training_loader_judges_it(
     tmp_path: Path, rows: list[tuple[str, str, str]]

@@ -109,7 +109,7 @@ SCORES = st.lists(
 ).map(lambda rows: (np.array([risk for risk, _ in rows]), np.array([target for _, target in rows])))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(SCORES, st.floats(0, 1))
 def test_any_scores_give_a_value_in_range_or_a_reason(rows: tuple[Floats, Ints], threshold: float) -> None:
     risk, target = rows

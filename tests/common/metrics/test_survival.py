@@ -163,7 +163,7 @@ def test_a_score_far_from_unit_scale_keeps_its_slope() -> None:
 ROWS = st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 12), st.booleans()), min_size=1, max_size=25)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, ROWS)
 def test_any_follow_up_gives_a_value_or_a_reason(
     rows: list[tuple[int, int, bool]], train: list[tuple[int, int, bool]]
@@ -183,7 +183,7 @@ def test_any_follow_up_gives_a_value_or_a_reason(
             assert 0.0 <= result.value <= 1.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS)
 def test_brier_stays_between_zero_and_one_without_censoring(rows: list[tuple[int, int, bool]]) -> None:
     times = [row[1] for row in rows]

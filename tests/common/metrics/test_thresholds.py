@@ -65,7 +65,7 @@ PAIRS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS, st.floats(0.01, 1.0))
 def test_the_wanted_sensitivity_is_reached_and_no_higher_threshold_reaches_it(
     rows: list[tuple[float, int]], wanted: float
@@ -79,7 +79,7 @@ def test_the_wanted_sensitivity_is_reached_and_no_higher_threshold_reaches_it(
     assert all(np.mean(positives >= other) < wanted for other in risk[risk > chosen.value])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS)
 def test_no_threshold_beats_the_one_of_youden(rows: list[tuple[float, int]]) -> None:
     risk, target = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from hypothesis import settings
 
 from fedmap.shift.pooling import pool_reference
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import reference_terms
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site
-
-# A busy machine is not a failure: no time limit per example.
-settings.register_profile("unhurried", settings.default, deadline=None)
-settings.load_profile("unhurried")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    """Tensors this small only lose by threads."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,7 @@ def test_many_inputs_are_folded_as_their_rows_are() -> None:
     check_reference(terms, 300)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(10, 60), st.integers(1, 6), st.integers(1, 12))
 def test_whatever_a_site_sends_passes_the_gate(seed: int, rows: int, inputs: int, floor: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -7,68 +7,23 @@ import random
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
-from fedmap.bundles.manifest import (
-    DataSummary,
-    FileEntry,
-    Lineage,
-    Manifest,
-    ScalerValues,
-    ThresholdValue,
-    TierPerformance,
-)
+from fedmap.bundles.manifest import MU, Manifest
 from fedmap.errors import NotAllowedError, NotFoundError, StateError
-from fedmap.scoring.figures import CalibrationBin, Estimate
 from fedmap.study.plan import load_plan
-from fedmap.study.terms import StudyTerms
 from fedmap.web.bundle_app import Access, Entry, Visitor
+from tests.common.bundles.examples import RELEASED, draft_of, manifest_of, released
 
 FINGERPRINT = "SHA256:" + " ".join(f"{16 * i:04x}" for i in range(16))
 DAY_MS = 86_400_000
-RELEASED = 1_767_225_600_000  # 1 January 2026
 HEART = Path(__file__).resolve().parents[3] / "lab" / "fedmap_lab" / "plans" / "uci-heart.toml"
 
 
-def manifest(tier: int = 3, version: int = 1, **changed: object) -> Manifest:
-    """A release of the UCI Heart study, with every figure measured."""
-    terms = StudyTerms.of_plan(load_plan(HEART))
-    whole: dict[str, object] = {
-        "name": f"uci-heart-t{tier}",
-        "version": version,
-        "study": "uci-heart",
-        "title": "Coronary heart disease from clinical findings",
-        "intended_use": "Demonstration on public data. Not for decisions on patients.",
-        "tier": tier,
-        "released_unix_ms": RELEASED,
-        "expires_unix_ms": RELEASED + 3650 * DAY_MS,
-        "software_version": "0.1.0",
-        "terms_json": terms.to_json(),
-        "terms_digest": terms.digest,
-        "plan_digest": terms.plan.digest,
-        "model": terms.plan.model.name,
-        "inputs": ("age", "sex=F", "sex=M"),
-        "lineage": Lineage(round=20, rounds=20, sites=3, prior_digest="1" * 64, accepted_updates=60),
-        "scaler": ScalerValues(mean=(54.0, 0.0, 0.0), deviation=(9.0, 1.0, 1.0)),
-        "threshold": ThresholdValue(value=0.47),
-        "data": DataSummary(
-            training_rows=512, test_rows=128, smallest_site=123, largest_site=303, regions=("Europe",)
-        ),
-        "performance": (
-            TierPerformance(tier=1, model="personal", estimates=(_auroc(0.843, 0.79, 0.886),)),
-            TierPerformance(tier=3, model="global", estimates=(_auroc(0.812, 0.764, 0.853),)),
-            TierPerformance(tier=2, model="fine_tuned", note="Not measured: too few test rows at two sites."),
-        ),
-        "calibration": tuple(
-            CalibrationBin(predicted=p, observed=p + 0.03, low=max(p - 0.1, 0), high=p + 0.12, rows=40)
-            for p in (0.05, 0.2, 0.5, 0.8)
-        ),
-        "files": (FileEntry(name="mu.safetensors", size=1, sha256="0" * 64, crc32=0),),
-    }
-    return Manifest.model_validate(whole | changed)
-
-
-def _auroc(value: float, low: float, high: float) -> Estimate:
-    return Estimate(metric="auroc", value=value, low=low, high=high, sites=3)
+def manifest(tier: Literal[2, 3] = 3, version: int = 1, **changed: object) -> Manifest:
+    """A release of the UCI Heart study, with every figure measured and ten years to go."""
+    changed = {"expires_unix_ms": RELEASED + 3650 * DAY_MS} | changed
+    return manifest_of(draft_of(released(load_plan(HEART)), tier, version, **changed), {MU: b"x"})
 
 
 @dataclass

@@ -19,7 +19,8 @@ from fedmap.errors import StorageError
 from fedmap.trust.pki import Identity
 from fedmap.web.bundle_app import Entry, Visitor, make_bundle_app
 from fedmap.web.https_server import HttpsServer
-from tests.common.web.offered import DAY_MS, FINGERPRINT, RELEASED, Shelf, manifest
+from tests.common.bundles.examples import RELEASED
+from tests.common.web.offered import DAY_MS, FINGERPRINT, Shelf, manifest
 from tests.common.web.serving import SECONDS, Answer, Federation, ask, serving
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -77,13 +78,13 @@ def test_the_page_says_what_it_is_for_how_good_until_when_and_how_to_check(
     page = clinic.get("/").text
     read = words(page)
     for said in (
-        "Coronary heart disease from clinical findings",
-        "Demonstration on public data. Not for decisions on patients.",
+        "Heart disease at four hospitals",
+        "Method comparison on public data. Not for decisions on patients.",
         "As it comes, without training AUROC",
-        "0.812 0.764 to 0.853 3 sites",
-        "Not measured: too few test rows at two sites.",
+        "0.800 0.760 to 0.830 4 sites",
+        "not measured: no site let a score go",
         "Expires 30 December 2035",
-        "512 patient records at 3 hospitals",
+        "4,200 patient records at 4 hospitals",
         "3 MB (3,000,000 bytes)",
         entry.sha256,
         FINGERPRINT,
@@ -157,11 +158,6 @@ def test_a_range_past_the_end_is_not_satisfiable(clinic: Clinic, shelf: Shelf, e
     answer = clinic.get(f"/d/{shelf.token}/{entry.manifest.file_name}", Range=f"bytes={entry.size}-")
     assert (answer.status, answer.headers["content-range"]) == (416, f"bytes */{entry.size}")
     assert not shelf.spent
-
-
-@pytest.mark.parametrize("asked", ["bytes=9-2", "bytes=x-y", "lines=1-2", "bytes=", "bytes", "bytes=--1"])
-def test_a_range_that_is_none_is_refused_or_ignored(clinic: Clinic, entry: Entry, asked: str) -> None:
-    assert clinic.get(f"/bundles/{entry.manifest.file_name}", Range=asked).status in (200, 400, 416)
 
 
 def test_many_ranges_at_once_give_the_whole_file(clinic: Clinic, shelf: Shelf, entry: Entry) -> None:

@@ -6,7 +6,6 @@ import json
 import queue
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -204,22 +203,6 @@ def test_a_plain_asgi_application_is_guarded_from_large_bodies_too(
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(b"400\r\n" + b"a" * 1024 + b"\r\n")
         assert read_to_the_end(connection).startswith(b"HTTP/1.1 413")
-
-
-def test_a_transfer_that_arrived_is_known_to_have(server: HttpsServer, client: ssl.SSLContext) -> None:
-    assert len(ask(server, client, "/small").body) == len(CHUNK)
-    assert outcomes.get(timeout=SECONDS) is True
-
-
-def test_a_transfer_that_was_cut_is_known_not_to_have_arrived(
-    server: HttpsServer, client: ssl.SSLContext
-) -> None:
-    with connected(server, client) as connection:
-        connection.sendall(get("/much"))
-        connection.recv(100)
-        # Gone with a reset, as when a machine is switched off behind a firewall.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert outcomes.get(timeout=SECONDS) is False
 
 
 def test_a_transfer_that_only_lies_in_buffers_has_not_arrived(

@@ -188,12 +188,6 @@ def test_key_and_certificate_that_do_not_fit_are_refused_at_the_start(
         HttpsServer("127.0.0.1:0", APP, lambda: (certificate, key), client_ca_pem=b"no certificate")
 
 
-@pytest.mark.parametrize("listen", ["8443", "127.0.0.1:", "127.0.0.1:port", "127.0.0.1:70000", ""])
-def test_an_address_that_is_none_is_refused(federation: Federation, listen: str) -> None:
-    with pytest.raises(ConfigError, match="not host:port"):
-        HttpsServer(listen, APP, federation.server_pair)
-
-
 def test_an_address_in_use_or_of_another_machine_is_a_plain_error(
     server: HttpsServer, federation: Federation
 ) -> None:

@@ -13,7 +13,8 @@ from fedmap.metrics import METRICS
 from fedmap.scoring.figures import Estimate
 from fedmap.web.catalogue import Entry
 from fedmap.web.wording import _METRICS, bundle_view, counted, day, figure, number, size
-from tests.common.web.offered import RELEASED, manifest
+from tests.common.bundles.examples import RELEASED
+from tests.common.web.offered import manifest
 
 
 @pytest.mark.parametrize(

@@ -173,23 +173,13 @@ def decode_statistics(
     return FeatureStatistics(rows, _tensor(arrays["mean"]), _tensor(arrays["m2"]))
 
 
-def encode_baseline(terms: BaselineTerms) -> bytes:
-    """The sums; how many intervals were joined travels in the message beside them."""
-    return encode_tensors(named_baseline(terms))
-
-
 def named_baseline(terms: BaselineTerms) -> dict[str, Tensor]:
+    """The sums; how many intervals were joined travels in the message beside them."""
     return {name: getattr(terms, name) for name in _BASELINE}
 
 
 def expected_baseline(times: int) -> dict[str, Expected]:
     return dict.fromkeys(_BASELINE, Expected("F64", (times,)))
-
-
-def decode_baseline(
-    source: bytes | Path, times: int, joined: int, what: str = "the baseline terms"
-) -> BaselineTerms:
-    return baseline_of(decode_tensors(source, expected_baseline(times), what), joined, what)
 
 
 def baseline_of(arrays: Mapping[str, Array], joined: int, what: str) -> BaselineTerms:
