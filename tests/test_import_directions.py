@@ -117,7 +117,7 @@ WEB_MODULES = (
     "fedmap.bundles.card.text",
     "fedmap.web",
     "fedmap_site.predict.server",
-    "fedmap_lab.report.page.assembly",
+    "fedmap_lab.report.writing",
 )
 WEB_LIBRARIES = ("starlette", "uvicorn", "h11", "jinja2", "markupsafe")
 DATABASE_MODULES = ("fedmap_aggregator.store",)

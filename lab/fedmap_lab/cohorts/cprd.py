@@ -24,12 +24,12 @@ from fedmap_lab.cohorts.site_plan import (
     PlannedSite,
     PlanSettings,
     Region,
+    SiteTable,
     TierSizes,
     own_risk,
     plan_sites,
     scaled_sites,
 )
-from fedmap_lab.cohorts.site_table import SiteTable
 
 PLAN = PlanSettings(
     prefix="practice",

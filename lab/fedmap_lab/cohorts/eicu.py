@@ -18,18 +18,27 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from fedmap_lab.cohorts.heterogeneity import HeterogeneityTargets, Spread
-from fedmap_lab.cohorts.icu_risk import channels, hospital_deviation, shared_logit
-from fedmap_lab.cohorts.icu_vocabulary import CODES, CONDITIONS, DRUGS, INGREDIENTS, NEURO, frozen_vocabulary
+from fedmap_lab.cohorts.icu_risk import (
+    CODES,
+    CONDITIONS,
+    DRUGS,
+    INGREDIENTS,
+    NEURO,
+    channels,
+    frozen_vocabulary,
+    hospital_deviation,
+    shared_logit,
+)
 from fedmap_lab.cohorts.site_plan import (
     FloatArray,
     PlannedSite,
     PlanSettings,
     Region,
+    SiteTable,
     TierSizes,
     plan_sites,
     scaled_sites,
 )
-from fedmap_lab.cohorts.site_table import SiteTable
 
 PLAN = PlanSettings(
     prefix="hospital",

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from fedmap.errors import FedmapError
-from fedmap_lab.cohorts.site_plan import FloatArray
-from fedmap_lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts.site_plan import FloatArray, SiteTable
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -191,3 +192,17 @@ def _assign_regions(regions: Sequence[Region], sites: int, rng: np.random.Genera
     limits = np.cumsum([region.share for region in regions])
     places = (np.arange(sites) + 0.5) / sites * limits[-1]
     return rng.permutation(np.searchsorted(limits, places))
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """Rows of one site. The last three speak of the usable rows only, in the order of the file."""
+
+    site: PlannedSite
+    frame: pd.DataFrame
+    usable: NDArray[np.bool_]
+    candidates: pd.DataFrame
+    """Numeric columns among which the most predictive feature is sought."""
+    positive: NDArray[np.bool_]
+    risk: FloatArray
+    """The known linear predictor, without the site's intercept."""

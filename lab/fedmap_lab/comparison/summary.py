@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmap_lab.comparison.jobs import JobResult
 from fedmap_lab.comparison.running import Comparison
-from fedmap_lab.comparison.small_counts import in_words
+from fedmap_lab.comparison.tables import in_words
 from fedmap_lab.methods.names import METHOD_NAMES
 from fedmap_lab.statistics.caveats import Circumstances
 from fedmap_lab.statistics.caveats import caveats as all_caveats

@@ -23,17 +23,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from fedmap.files.durable import write_durably
+from fedmap.scoring.disclosure import is_small_cell
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.comparison.jobs import JobResult
 from fedmap_lab.comparison.request import command, versions
 from fedmap_lab.comparison.running import Comparison
-from fedmap_lab.comparison.small_counts import in_words, size
 from fedmap_lab.comparison.trials import TUNING_SEED, all_settings
 from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.registry import METHODS
@@ -188,3 +189,26 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None
     writer.writerow(columns)
     writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
     write_durably(path, text.getvalue().encode(), mode=0o644)
+
+
+_COUNT = re.compile(
+    r"\b(?P<count>\d+)(?P<kind> (?:test |validation |training )?)rows?\b"
+    r"|\b(?P<of>\d+)(?= of \d+ (?:rows|values)\b| missing values\b)"
+)
+
+
+def size(count: int, floor: int) -> int | str:
+    """A number for a table; empty where it is small."""
+    return "" if is_small_cell(count, floor) else count
+
+
+def in_words(text: str, floor: int) -> str:
+    """The text with its small counts of rows and values blurred."""
+
+    def blurred(found: re.Match[str]) -> str:
+        count = found["count"] or found["of"]
+        if not is_small_cell(int(count), floor):
+            return found[0]
+        return f"fewer than {floor}" + (f"{found['kind']}rows" if found["count"] else "")
+
+    return _COUNT.sub(blurred, text)

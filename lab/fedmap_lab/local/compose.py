@@ -19,8 +19,8 @@ from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import write_durably
 from fedmap.study.plan import load_plan
 from fedmap_lab.cohorts.making import make_cohort
-from fedmap_lab.local.commands import Record, StatusSeen
 from fedmap_lab.local.federation import LocalSite
+from fedmap_lab.local.study import Record, StatusSeen
 from fedmap_lab.local.tiers import PersonalReport, TierResults, predicted
 
 PLACES: Mapping[str, int] = {"site-a": 1, "site-b": 1, "site-c": 1, "clinic": 2, "practice": 3}

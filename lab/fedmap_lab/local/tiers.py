@@ -20,8 +20,8 @@ from fedmap.errors import StateError
 from fedmap.metrics import Metric
 from fedmap.metrics.classification import binary_scores
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.local.commands import Record, StudySeen
 from fedmap_lab.local.federation import LocalFederation, LocalSite, free_port
+from fedmap_lab.local.study import Record, StudySeen
 
 _DRAWS = 1000
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fedmap_lab.methods.ablations import ABLATIONS
 from fedmap_lab.methods.ditto import Ditto
 from fedmap_lab.methods.feddyn import FedDyn
-from fedmap_lab.methods.fedmap import FedMap
+from fedmap_lab.methods.fedmap import ABLATIONS, FedMap
 from fedmap_lab.methods.fedprox import FedProx
 from fedmap_lab.methods.individual import Individual
 from fedmap_lab.methods.method import Method

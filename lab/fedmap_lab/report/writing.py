@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import jinja2
+
 from fedmap.files.durable import write_durably
 from fedmap.metrics import metric_label
+from fedmap_lab.report import page
 from fedmap_lab.report.facts.reading import Facts, read_facts
 from fedmap_lab.report.facts.statistics import Statistics, compute
 from fedmap_lab.report.figures.equity import draw_regions, draw_subgroups
@@ -21,7 +24,6 @@ from fedmap_lab.report.figures.prior import (
 )
 from fedmap_lab.report.figures.scores import draw_boxes, draw_calibration, draw_convergence
 from fedmap_lab.report.figures.sites import draw_gain_against_alone, draw_sizes, draw_weights
-from fedmap_lab.report.page.assembly import Page, TierSection, render
 from fedmap_lab.report.page.csv import write_statistics
 from fedmap_lab.report.page.tables import equity_tables, hidden_equity, other_measures, tier_table
 from fedmap_lab.report.page.verdict import judge
@@ -57,21 +59,21 @@ def write_report(out: Path, on_gap: Callable[[str], None] = lambda _: None) -> P
     with in_style():
         drawn = draw_all(facts, statistics, prior)
         shown = save_pictures(tuple(_with_reason(one, facts) for one in drawn), out / "figures")
-    verdict = judge(facts, statistics)
-    sentences = dict(verdict.tiers)
-    page = Page(
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(page.__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = templates.get_template("report.html").render(
         description=facts.description,
         metric=metric_label(facts.metric),
-        verdict=verdict,
-        tiers=tuple(
-            TierSection(
-                one.tier,
-                sentences[one.tier],
-                tier_table(facts, statistics, one),
-                other_measures(facts, one.tier),
-            )
-            for one in statistics.tiers
-        ),
+        verdict=judge(facts, statistics),
+        tiers=[tier_table(facts, statistics, one) for one in statistics.tiers],
+        other_measures=[
+            table for one in statistics.tiers if (table := other_measures(facts, one.tier)) is not None
+        ],
         equity=equity_tables(statistics),
         hidden_equity=hidden_equity(statistics),
         figures={one.name: one for one in shown},
@@ -79,7 +81,7 @@ def write_report(out: Path, on_gap: Callable[[str], None] = lambda _: None) -> P
         site_words=() if prior is None else tuple(explain_sites(prior)),
         files=FILES,
     )
-    write_durably(out / REPORT, render(page).encode(), mode=0o644)
+    write_durably(out / REPORT, text.encode(), mode=0o644)
     return out / REPORT
 
 

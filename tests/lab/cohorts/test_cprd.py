@@ -7,7 +7,7 @@ import pytest
 from sksurv.metrics import concordance_index_censored
 
 from fedmap_lab.cohorts import cprd
-from fedmap_lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts.site_plan import SiteTable
 
 COLUMNS = [
     "pracid",

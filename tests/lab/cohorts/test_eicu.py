@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedmap_lab.cohorts import eicu
 from fedmap_lab.cohorts.icu_risk import channels, hospital_deviation, shared_logit
-from fedmap_lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts.site_plan import SiteTable
 
 RANGES = {
     "gcs_eyes": (1, 4),

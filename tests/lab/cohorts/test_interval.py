@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from fedmap_lab.cohorts import interval
-from fedmap_lab.cohorts.donor_risk import shared_logit, standardise
-from fedmap_lab.cohorts.site_table import SiteTable
+from fedmap_lab.cohorts.interval import shared_logit, standardise
+from fedmap_lab.cohorts.site_plan import SiteTable
 
 COLUMNS = [*interval.COUNTS, "Age", "Sex", "ferritin_low", "delay_hours", "height_m", "weight_kg"]
 RANGES = {

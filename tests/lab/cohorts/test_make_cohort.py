@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from fedmap.errors import FedmapError
-from fedmap_lab.cohorts.making import COHORTS, make_cohort
-from fedmap_lab.cohorts.writing import CohortSummary, cohort_directory
+from fedmap_lab.cohorts.making import COHORTS, CohortSummary, cohort_directory, make_cohort
 
 SMALL = {"cprd": 0.001, "interval": 0.02, "eicu": 0.001}
 NAMES = pytest.mark.parametrize("name", list(SMALL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmap_lab.statistics.equity import equity
+from fedmap_lab.statistics.who_gains import equity
 
 BEFORE = {"n1": 0.60, "n2": 0.62, "n3": 0.64, "s1": 0.74, "s2": 0.75, "s3": 0.76, "e1": 0.9}
 AFTER = {"n1": 0.70, "n2": 0.71, "n3": 0.72, "s1": 0.75, "s2": 0.76, "s3": 0.75, "e1": 0.1}

@@ -12,8 +12,7 @@ from fedmap.study.plan import StudyPlan
 from fedmap_lab.comparison.jobs import Job, JobResult, ScoreRecord
 from fedmap_lab.comparison.request import Request, identity_of
 from fedmap_lab.comparison.running import Comparison
-from fedmap_lab.comparison.small_counts import in_words, size
-from fedmap_lab.comparison.tables import write_tables
+from fedmap_lab.comparison.tables import in_words, size, write_tables
 from fedmap_lab.federation.sites import load_federation
 from tests.lab.comparison.conftest import read
 from tests.lab.conftest import MakeCohort

@@ -18,9 +18,8 @@ from fedmap.errors import ModelError
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
-from fedmap_lab.methods.kernel_head import Evidence, Kernel, KernelHead, bound
 from fedmap_lab.methods.method import Run
-from fedmap_lab.methods.pfedgp import PFedGp
+from fedmap_lab.methods.pfedgp import Evidence, Kernel, KernelHead, PFedGp, bound
 from tests.lab.conftest import MakeCohort
 
 KERNEL = Kernel(scale=4.0, length=0.5)

@@ -12,10 +12,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
-from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.embedding import embedding_of
 from fedmap_lab.methods.method import Run
-from fedmap_lab.methods.pfedfda import CANDIDATES, PFedFda
+from fedmap_lab.methods.pfedfda import CANDIDATES, ClassGaussians, PFedFda, best_share, class_shares, estimate
 from tests.lab.conftest import MakeCohort, without_events
 
 

@@ -22,13 +22,12 @@ from fedmap.study.engine import Fits
 from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
-from fedmap_lab.methods.ablations import ABLATIONS, SKETCH_WIDTH
-from fedmap_lab.methods.class_gaussians import ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.ditto import Ditto
 from fedmap_lab.methods.embedding import embedding_of
+from fedmap_lab.methods.fedmap import ABLATIONS, SKETCH_WIDTH
 from fedmap_lab.methods.method import Method, Run, Trained
 from fedmap_lab.methods.pfedbayes import PFedBayes, Variational
-from fedmap_lab.methods.pfedfda import CANDIDATES
+from fedmap_lab.methods.pfedfda import CANDIDATES, ClassGaussians, best_share, class_shares, estimate
 from fedmap_lab.methods.qfedavg import QFedAvg, fair_step
 from fedmap_lab.methods.registry import METHODS
 from tests.lab.conftest import MakeCohort

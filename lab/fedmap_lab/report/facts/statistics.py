@@ -15,9 +15,8 @@ import numpy as np
 from fedmap.metrics import METRICS
 from fedmap_lab.report.facts.reading import Facts
 from fedmap_lab.report.facts.shown_methods import ALONE, FEDMAP, is_contender
-from fedmap_lab.statistics.equity import Equity, equity
 from fedmap_lab.statistics.paired import PairedResult, compare_all
-from fedmap_lab.statistics.who_gains import GainAgainstAlone, gain_against_alone
+from fedmap_lab.statistics.who_gains import Equity, GainAgainstAlone, equity, gain_against_alone
 
 REGION = "region"
 

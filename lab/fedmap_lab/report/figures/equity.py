@@ -25,7 +25,7 @@ from fedmap_lab.report.figures.pictures import (
     shortened,
     style,
 )
-from fedmap_lab.statistics.equity import GroupRow
+from fedmap_lab.statistics.who_gains import GroupRow
 from fedmap_lab.wording import signed
 
 _COLOURS = mpl.colormaps["RdBu"]

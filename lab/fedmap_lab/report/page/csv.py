@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fedmap_lab.comparison.tables import Row, write_table
 from fedmap_lab.report.facts.statistics import Statistics
-from fedmap_lab.statistics.equity import GroupRow
 from fedmap_lab.statistics.paired import PairedResult
+from fedmap_lab.statistics.who_gains import GroupRow
 
 _PAIRED = tuple(field.name for field in fields(PairedResult))
 _GROUP = tuple(field.name for field in fields(GroupRow))
