@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmap.contract import wire
-from fedmap.contract.v1.values import Answer
 from fedmap.study.course.state import TaskKind
 from fedmap_aggregator.gate.headers import GateLimits, check_header, expected_tensor_bytes
 from tests.aggregator import small_study as made
@@ -19,6 +17,7 @@ from tests.aggregator.at_the_gate import (
     SURVIVAL,
     checked,
     refused,
+    told,
 )
 
 
@@ -40,15 +39,15 @@ def test_an_answer_to_something_else_is_refused_before_its_tensors(
 ) -> None:
     message = made.answer(BINARY, made.task("fit"), made.fit_bytes(BINARY))
     message.fit.log_omega = -1.0
-    check_header(BINARY.terms, made.task("fit"), wire.value_of(Answer, message), "north", LIMITS)
+    check_header(BINARY.terms, made.task("fit"), told(message), "north", LIMITS)
     setattr(message, field, value)
     with refused(reason):
-        check_header(BINARY.terms, made.task("fit"), wire.value_of(Answer, message), "north", LIMITS)
+        check_header(BINARY.terms, made.task("fit"), told(message), "north", LIMITS)
 
 
 def test_an_answer_without_content_is_refused() -> None:
     with refused("is empty"):
-        message = wire.value_of(Answer, made.answer(BINARY, made.task("fit")))
+        message = told(made.answer(BINARY, made.task("fit")))
         check_header(BINARY.terms, made.task("fit"), message, "north", LIMITS)
 
 
@@ -68,7 +67,7 @@ def _sent(kind: TaskKind, size: int, limits: GateLimits = LIMITS) -> None:
     message.tensors_size, message.tensors_digest = size, "0" * 64 if size else ""
     content = {"initialise": "initial_model", "evaluate": "evaluation"}.get(kind, kind)
     getattr(message, content).SetInParent()
-    check_header(BINARY.terms, made.task(kind), wire.value_of(Answer, message), "north", limits)
+    check_header(BINARY.terms, made.task(kind), told(message), "north", limits)
 
 
 def test_the_plan_alone_gives_the_size_of_every_answer() -> None:
@@ -111,4 +110,4 @@ def test_a_failure_brings_no_tensors() -> None:
     message = made.answer(BINARY, made.task("fit"), made.fit_bytes(BINARY))
     message.failure.code = "training"
     with refused("bytes"):
-        check_header(BINARY.terms, made.task("fit"), wire.value_of(Answer, message), "north", LIMITS)
+        check_header(BINARY.terms, made.task("fit"), told(message), "north", LIMITS)

@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 def write(value: object) -> bytes:
     """The message as bytes."""
-    return message_of(value).SerializeToString(deterministic=True)
+    return _message_of(value).SerializeToString(deterministic=True)
 
 
 def read(kind: type[V], data: bytes) -> V:
@@ -35,7 +35,7 @@ def read(kind: type[V], data: bytes) -> V:
         message = _message_type(kind.__name__).FromString(data)
     except DecodeError:
         raise _unreadable(kind) from None
-    return value_of(kind, message)
+    return _value_of(kind, message)
 
 
 def reader(kind: type[V]) -> Callable[[bytes], V]:
@@ -45,7 +45,7 @@ def reader(kind: type[V]) -> Callable[[bytes], V]:
 
 def write_json(value: object) -> str:
     """Protobuf's JSON form on one line, with the contract's own names."""
-    return json_format.MessageToJson(message_of(value), indent=None, preserving_proto_field_name=True)
+    return json_format.MessageToJson(_message_of(value), indent=None, preserving_proto_field_name=True)
 
 
 def read_json(kind: type[V], text: str) -> V:
@@ -54,19 +54,19 @@ def read_json(kind: type[V], text: str) -> V:
         message = json_format.Parse(text, _message_type(kind.__name__)())
     except json_format.ParseError:
         raise _unreadable(kind) from None
-    return value_of(kind, message)
+    return _value_of(kind, message)
 
 
 def json_object(value: object) -> dict[str, Any]:
     """Protobuf's JSON form as an object, with a value for every field that always has one."""
     return json_format.MessageToDict(
-        message_of(value), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        _message_of(value), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
 
 
 def fields_of(value: object) -> Iterator[tuple[str, str]]:
     """The path and text of everything that is said, however deep, in the contract's order."""
-    yield from _said(message_of(value), "")
+    yield from _said(_message_of(value), "")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def enum_words(one: EnumDescriptor) -> Mapping[int, str]:
     return {number: value.name.removeprefix(prefix).lower() for number, value in one.values_by_number.items()}
 
 
-def message_of(value: object) -> Message:
+def _message_of(value: object) -> Message:
     """The protobuf message that stands for a value."""
     kind = type(value)
     message = _message_type(kind.__name__)()
@@ -143,9 +143,9 @@ def message_of(value: object) -> Message:
             continue
         if field.is_repeated:
             into = getattr(message, name)
-            into.extend(message_of(one) if field.message_type is not None else one for one in held)
+            into.extend(_message_of(one) if field.message_type is not None else one for one in held)
         elif field.message_type is not None:
-            getattr(message, name).CopyFrom(message_of(held))
+            getattr(message, name).CopyFrom(_message_of(held))
         elif field.enum_type is not None:
             setattr(message, name, _enum_number(field.enum_type, held))
         else:
@@ -153,7 +153,7 @@ def message_of(value: object) -> Message:
     return message
 
 
-def value_of(kind: type[V], message: Message) -> V:
+def _value_of(kind: type[V], message: Message) -> V:
     """The value that a protobuf message stands for."""
     held: dict[str, object] = {}
     for name, field in _described(kind.__name__):
@@ -163,7 +163,9 @@ def value_of(kind: type[V], message: Message) -> V:
         if field.message_type is not None:
             inner = _value_type(field.message_type.name)
             found = (
-                tuple(value_of(inner, one) for one in found) if field.is_repeated else value_of(inner, found)
+                tuple(_value_of(inner, one) for one in found)
+                if field.is_repeated
+                else _value_of(inner, found)
             )
         elif field.is_repeated:
             found = tuple(found)
