@@ -34,7 +34,7 @@ ROOMS = {
         *("algorithm.model", "algorithm.prior", "algorithm.fit", "algorithm.pooling", "algorithm"),
         *("outcomes", "metrics", "study.plan", "scoring", "data.table", "data.rules", "data"),
         *("shift.told", "shift", "study.course", "study.tensors", "study"),
-        *("bundles.manifest", "bundles.moments", "bundles.card", "bundles", "transport", "web"),
+        *("bundles.manifest", "bundles.card", "bundles", "transport", "web"),
     ),
     "fedmap_aggregator": (
         *("config", "store.database", "store", "metrics", "identity", "studies", "estimation"),
@@ -42,7 +42,7 @@ ROOMS = {
         *("wiring", "cli"),
     ),
     "fedmap_site": (
-        *("config", "first_config", "policy", "metrics", "link", "identity", "state", "data"),
+        *("config", "policy", "metrics", "link", "identity", "state", "data"),
         *("exit", "upkeep", "loop", "bundles", "predict", "personalise", "checkup", "wiring"),
         *("cli.options", "cli.bundles", "cli"),
     ),

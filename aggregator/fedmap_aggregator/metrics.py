@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from fedmap.process.gauges import GaugeTable
+from fedmap.process.telemetry import GaugeTable
 from fedmap.study.record import RoundSummary
 
 PREFIX = "fedmap_aggregator"

@@ -21,8 +21,7 @@ from typing import Self
 from fedmap.errors import FedmapError
 from fedmap.process import log
 from fedmap.process.addresses import host_of
-from fedmap.process.gauges import DiskSpace
-from fedmap.process.telemetry import TelemetryServer
+from fedmap.process.telemetry import DiskSpace, TelemetryServer
 from fedmap.trust.pki import certificate_facts
 from fedmap.web.bundle_app import make_bundle_app
 from fedmap.web.https_server import HttpsServer

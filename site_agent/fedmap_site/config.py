@@ -2,6 +2,7 @@
 
 The site's policy is a file of its own, since another person answers for it. No secret is written here. Where
 the file leaves a key out, the default below holds; deploy/site_agent/config.full.toml explains every one.
+A new site's first file, short and complete enough to enrol, is written here.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Annotated, Self
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, Field, model_validator
 
+from fedmap.files.durable import make_folder, write_durably
 from fedmap.names import is_site_name
 from fedmap.process.addresses import HostPort, HostPortOrOff, is_address, port_of
-from fedmap.process.settings import LogSection, MetricsSection, OptionalPath, Section
+from fedmap.process.settings import LogSection, MetricsSection, OptionalPath, Section, parse_config
 
 NO_CONFIG = (
     "Run this in the folder of site.toml, or give --config FILE (or FEDMAP_SITE_CONFIG). A new site: "
@@ -131,3 +133,44 @@ class SiteConfig(Section):
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     bundles: BundlesSection = BundlesSection()
+
+
+CONFIG = """\
+# fedmap-site. Relative paths start at the folder of this file; config.full.toml has every option.
+
+[site]
+name = "{site}"
+state = "state"
+
+[aggregator]
+address = "{address}"
+
+[data]
+# The patients' file: read, never written, never sent.
+file = ""
+
+[policy]
+file = "policy.toml"
+"""
+POLICY = """\
+# What this site allows. Of two floors, the study's and this one, the larger holds.
+
+# review: a named person releases every answer. automatic: it leaves when it has passed the checks.
+egress = "review"
+min_rows = 50
+min_events = 5
+min_cell = 10
+"""
+
+
+def write_first_config(path: Path, site: str, address: str) -> tuple[Path, ...]:
+    """Write the files that are missing; which those were. A faulty name or address is a ConfigError."""
+    text = CONFIG.format(site=site.replace('"', ""), address=address.replace('"', ""))
+    config = parse_config(text, str(path), path.absolute().parent, SiteConfig)
+    make_folder(path.absolute().parent)
+    written = [path]
+    if not config.policy.file.exists():
+        write_durably(config.policy.file, POLICY.encode(), mode=0o644)
+        written.append(config.policy.file)
+    write_durably(path, text.encode(), mode=0o644)
+    return tuple(written)

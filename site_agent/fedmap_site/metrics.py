@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from fedmap.process.gauges import GaugeTable
+from fedmap.process.telemetry import GaugeTable
 
 PREFIX = "fedmap_site"
 _QUEUED = ("waiting_review", "released")

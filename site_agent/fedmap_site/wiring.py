@@ -82,7 +82,7 @@ class Site:
         """A connection with the identity in force."""
         from fedmap_site.identity.renewal import credentials_of, read_authority
         from fedmap_site.link.connection import Connection
-        from fedmap_site.link.routes import route_of
+        from fedmap_site.link.https import route_of
 
         authority = read_authority(self.config.aggregator.ca_bundle)
         identity = read_identity(self.config.site.state)
@@ -152,10 +152,10 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     """Run until `stop`. The state folder is this agent's alone meanwhile."""
     compute_on_one_thread()
     from fedmap.contract.v1.values import AgentInstance
-    from fedmap.process.gauges import DiskSpace
+    from fedmap.process.telemetry import DiskSpace
     from fedmap_site.identity.renewal import Renewal, read_authority
     from fedmap_site.link.connection import Connection
-    from fedmap_site.link.routes import route_of
+    from fedmap_site.link.https import route_of
     from fedmap_site.metrics import PREFIX, SiteMetrics
 
     site = Site(config)
@@ -199,7 +199,7 @@ def _join(
     from fedmap_site.loop.network_tasks import NetworkTasks
     from fedmap_site.loop.notices import Notices
     from fedmap_site.loop.status import AgentStatus
-    from fedmap_site.upkeep.retention import SiteRetention
+    from fedmap_site.upkeep.purge import SiteRetention
 
     timing = site.config.agent
 

@@ -18,7 +18,7 @@ from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError
 from fedmap.files.durable import FolderLock
 from fedmap.study.course.state import OpenTask
-from fedmap.transport.chunk_messages import UploadPart
+from fedmap.transport.chunks import UploadPart
 from fedmap.trust.pki import CertificateAuthority, Identity, certificate_facts, key_pem, make_csr, new_key
 from fedmap_aggregator.estimation.process import Request, Result, estimate
 from fedmap_aggregator.estimation.queue import EstimationQueue

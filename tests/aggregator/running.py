@@ -13,7 +13,7 @@ import grpc
 from fedmap.contract.v1 import values
 from fedmap.process.settings import parse_config
 from fedmap.transport.channel_options import client_options
-from fedmap.transport.chunk_messages import UploadPart, answer_part, tensors_part
+from fedmap.transport.chunks import UploadPart, answer_part, tensors_part
 from fedmap.transport.client import ContractClient, Credentials, Route
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, make_csr, new_key
 from fedmap_aggregator.config import AggregatorConfig

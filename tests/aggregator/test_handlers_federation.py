@@ -19,7 +19,7 @@ from fedmap.errors import (
     RejectedError,
     StateError,
 )
-from fedmap.transport.chunk_messages import UploadPart
+from fedmap.transport.chunks import UploadPart
 from fedmap_aggregator.gate.intake import Upload
 from tests.aggregator.centre import Centre, Site, parts_of, run_until
 

@@ -33,7 +33,7 @@ from fedmap.errors import (
     UnreachableError,
 )
 from fedmap.files.digests import sha256_hex
-from fedmap.transport.chunk_messages import answer_part, tensors_part
+from fedmap.transport.chunks import answer_part, tensors_part
 from fedmap.transport.status import typed_error
 from fedmap.trust.pki import CertificateAuthority, Identity, make_csr, new_key
 from fedmap_aggregator.identity.initialise import pki_paths

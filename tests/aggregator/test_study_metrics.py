@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from fedmap.contract.v1 import values
 from fedmap.errors import RejectedError, StorageError, TrainingError
 from fedmap.files.digests import sha256_hex
-from fedmap.process.gauges import DiskSpace
+from fedmap.process.telemetry import DiskSpace
 from fedmap.study.course.questions import current_step
 from tests.aggregator.centre import (
     OPERATOR,

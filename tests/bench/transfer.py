@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedmap.transport.chunk_messages import tensors_part
-from fedmap.transport.chunks import byte_chunks
+from fedmap.transport.chunks import byte_chunks, tensors_part
 from tests.bench.bare_stream import bare_client, bare_server
 from tests.bench.federation import bench_federation
 from tests.bench.rows import Row

@@ -15,8 +15,8 @@ from rich.console import Console
 from fedmap.errors import ConfigError, FedmapError, PortError, StorageError, UnreachableError
 from fedmap.files.access import missing_mount
 from fedmap.files.durable import storage_error
+from fedmap.process.addresses import bind_fault, port_error
 from fedmap.process.ending import exit_code_of, run_program
-from fedmap.process.listening import bind_fault, port_error
 from fedmap.process.settings import Section, parse_config
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedmap.process.gauges import DiskSpace
+from fedmap.process.telemetry import DiskSpace
 from fedmap_aggregator.metrics import PREFIX as AGGREGATOR
 from fedmap_aggregator.metrics import AggregatorMetrics, Progress
 from fedmap_aggregator.studies.liveness import Presence

@@ -9,8 +9,7 @@ import pytest
 from fedmap.errors import ConfigError
 from fedmap.process.addresses import host_of, port_of
 from fedmap.process.settings import parse_config, read_config
-from fedmap_site.config import SiteConfig
-from fedmap_site.first_config import write_first_config
+from fedmap_site.config import SiteConfig, write_first_config
 from fedmap_site.policy import read_policy
 
 SHORT = '[site]\nname = "a"\nstate = "state"\n[aggregator]\naddress = "localhost:8443"\n'

@@ -35,8 +35,7 @@ from fedmap.study.personalisation import fine_tune
 from fedmap_site.personalise.comparison import Figure, compare, signed, too_few
 from fedmap_site.personalise.fine_tuning import Personalised, personalise
 from fedmap_site.personalise.model import MODEL, PARAMETERS, REPORT, REPORT_PAGE, load_personal, read_record
-from fedmap_site.personalise.report import counts
-from fedmap_site.personalise.results import write_results
+from fedmap_site.personalise.report import counts, write_results
 from fedmap_site.predict.table import PredictOptions, predict_file
 from tests.site_agent.tier_bundles import IDENTIFIER, Kind, Study, patients, trained, write_table
 

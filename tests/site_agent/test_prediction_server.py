@@ -24,10 +24,9 @@ from hypothesis import strategies as st
 
 from fedmap.errors import ConfigError, DataError, StateError
 from fedmap_site.predict.rows import ReadyModel, shared_model
-from fedmap_site.predict.server import LIMITS, make_prediction_app
+from fedmap_site.predict.server import LIMITS, make_prediction_app, token_of
 from fedmap_site.predict.service import MOST_ROWS, PredictionService, parse_request
 from fedmap_site.predict.table import PredictOptions, predict_file
-from fedmap_site.predict.token import token_of
 from tests.common.web.serving import Answer, Federation, serving
 from tests.site_agent.tier_bundles import IDENTIFIER, ROOT, Columns, Kind, patients, trained, write_table
 

@@ -20,8 +20,7 @@ from fedmap_site.exit.outbox import Outbox
 from fedmap_site.identity.files import SiteIdentity, read_identity, write_identity
 from fedmap_site.state.audit_log import AuditLog
 from fedmap_site.state.studies import DataRecord, SiteState
-from fedmap_site.upkeep.purge import SitePurge
-from fedmap_site.upkeep.retention import ACTOR, SiteRetention
+from fedmap_site.upkeep.purge import ACTOR, SitePurge, SiteRetention
 from tests.aggregator.small_study import BINARY
 from tests.forked_programs import run_forked
 

@@ -15,7 +15,7 @@ from fedmap_site.config import SiteConfig
 from fedmap_site.identity.files import read_identity
 from fedmap_site.identity.renewal import Renewal
 from fedmap_site.link.connection import Connection
-from fedmap_site.link.routes import route_of
+from fedmap_site.link.https import route_of
 from fedmap_site.wiring import Site, now
 from tests.services.forked_federation import ForkedFederation
 from tests.services.studies import assemble, small_study

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError, StateError, StorageError
 from fedmap.files.durable import try_writing
-from fedmap.process.addresses import host_of, port_of
+from fedmap.process.addresses import bind_fault, host_of, port_of
 from fedmap.process.findings import Finding, failed, failed_by, passed, warned
-from fedmap.process.listening import bind_fault
 from fedmap.process.telemetry import is_telemetry
 from fedmap_aggregator.config import NOT_THERE, AggregatorConfig
 from fedmap_aggregator.identity.profile import OperatorProfile

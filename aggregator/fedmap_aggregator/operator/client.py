@@ -11,8 +11,7 @@ from typing import Literal
 
 from fedmap.contract.v1 import values
 from fedmap.files.durable import DurableWriter
-from fedmap.transport.chunk_messages import serialise_chunk
-from fedmap.transport.chunks import file_chunks
+from fedmap.transport.chunks import file_chunks, serialise_chunk
 from fedmap.transport.client import TRANSFER_SECONDS, ContractClient, Credentials, Route
 from fedmap_aggregator.identity.profile import OperatorProfile
 

@@ -19,8 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fedmap.contract import wire
 from fedmap.errors import ConfigError, FedmapError, PortError, RejectedError, StorageError
-from fedmap.process.addresses import split_listen
-from fedmap.process.listening import bind_fault
+from fedmap.process.addresses import bind_fault, split_listen
 from fedmap.process.log import get_logger
 from fedmap.transport.channel_options import server_options
 from fedmap.transport.status import to_status, to_trailers, unexpected_error

@@ -12,7 +12,7 @@ import grpc
 
 from fedmap.contract import wire
 from fedmap.contract.v1 import values
-from fedmap.transport.chunk_messages import read_chunk, read_upload, serialise_chunk
+from fedmap.transport.chunks import read_chunk, read_upload, serialise_chunk
 from fedmap_aggregator.rpc.guard import current_caller
 from fedmap_aggregator.rpc.handlers.bundles import BundleHandler, ReleaseHandler
 from fedmap_aggregator.rpc.handlers.drop import DropHandler

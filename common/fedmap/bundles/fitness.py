@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import get_args
 
 from fedmap.algorithm.fit.values import Model
-from fedmap.bundles.manifest import MU, PSI, Manifest
-from fedmap.bundles.standing import UPDATE
+from fedmap.bundles.manifest import MU, PSI, UPDATE, Manifest
 from fedmap.errors import IncompatibleError
 from fedmap.files.tensors import check_layout
 from fedmap.study.models import model_of

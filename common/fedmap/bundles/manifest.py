@@ -6,6 +6,7 @@ floor never reach the centre, so none can be here.
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from typing import Annotated, Literal
@@ -39,6 +40,8 @@ ARCHIVE = ZipForm(
     permissions=0o100644,
     hint="Download the file again. If that does not help, ask the federation's operator.",
 )
+
+UPDATE = "Update this software. If it is the newest, tell the operator: the release is at fault."
 
 SUFFIX = ".fedmap"
 _NAME = r"[a-z0-9][a-z0-9-]{0,99}-t[23]"
@@ -198,3 +201,8 @@ class Manifest(Draft):
         """Canonical: what is signed."""
         form = self.model_dump(mode="json")
         return json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def day(unix_ms: int) -> str:
+    """The day in UTC, such as 2026-03-31."""
+    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).date().isoformat()

@@ -22,23 +22,76 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedmap.bundles import standing
-from fedmap.bundles.manifest import ARCHIVE, CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE, Manifest
-from fedmap.bundles.verified import Step, VerifiedBundle
-from fedmap.bundles.withdrawals import Withdrawals
+from fedmap.bundles.manifest import ARCHIVE, CALIBRATION, CARD, MANIFEST, MU, PSI, SIGNATURE, UPDATE, Manifest
+from fedmap.bundles.withdrawals import Withdrawals, check_expiry, check_rollback, check_withdrawal
 from fedmap.errors import IncompatibleError, IntegrityError, LimitError, ModelError, PlanError, ServiceError
+from fedmap.files.digests import file_sha256, sha256_hex
 from fedmap.files.durable import storage_errors
 from fedmap.files.stored_zip import ZipReader
 from fedmap.files.tensors import head_size
+from fedmap.study.terms import StudyTerms, parse_terms
 from fedmap.trust.signing import BUNDLE_KIND, parse_signature, verify_signature
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step that was passed."""
+
+    number: int
+    name: str
+    finding: str
+
+
+@dataclass(frozen=True)
+class VerifiedBundle:
+    """A file that passed all steps."""
+
+    path: Path
+    manifest: Manifest
+    size: int
+    key_fingerprint: str
+    steps: tuple[Step, ...]
+    offsets: Mapping[str, int] = field(repr=False)  # where each member's bytes begin
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the whole file, as `sha256sum` gives it: a name only, verification goes by the parts."""
+        return file_sha256(self.path)
+
+    def card(self) -> str:
+        """The model card, markdown."""
+        return self.part(CARD).decode("utf-8", "replace")
+
+    def calibration_picture(self) -> bytes | None:
+        """SVG, where calibration was measured."""
+        return self.part(CALIBRATION) if CALIBRATION in self.offsets else None
+
+    def terms(self) -> StudyTerms:
+        """The study's terms with the plan."""
+        return parse_terms(self.manifest.terms_json, self.manifest.file_name)
+
+    def part(self, name: str) -> bytes:
+        """One member's bytes, compared with their digest again."""
+        entry = next(entry for entry in self.manifest.files if entry.name == name)
+        with storage_errors(self.path), self.path.open("rb") as file:
+            file.seek(self.offsets[name])
+            data = file.read(entry.size)
+        if sha256_hex(data) != entry.sha256:
+            raise IntegrityError(
+                f"{self.path}: the file changed after it was verified",
+                hint="Find out who writes to this folder; then verify the file again.",
+            )
+        return data
+
 
 __all__ = ["NAMES", "Step", "Trust", "VerifiedBundle", "against_installed", "verify_bundle"]
 
@@ -55,7 +108,7 @@ NAMES = {
 }
 
 
-_SIGNED = replace(ARCHIVE, hint=standing.UPDATE)
+_SIGNED = replace(ARCHIVE, hint=UPDATE)
 
 
 @dataclass(frozen=True)
@@ -80,7 +133,7 @@ def verify_bundle(path: Path, trust: Trust, now_unix_ms: int, *, label: str = ""
 def against_installed(bundle: VerifiedBundle, version: int | None) -> VerifiedBundle:
     """Step (7) by itself, for who learns the bundle's name only from the verified manifest."""
     with _step(bundle.path.name, 7):
-        finding = standing.check_rollback(bundle.manifest, version)
+        finding = check_rollback(bundle.manifest, version)
     steps = (Step(7, NAMES[7], finding) if step.number == 7 else step for step in bundle.steps)
     return replace(bundle, steps=tuple(steps))
 
@@ -117,11 +170,11 @@ class _Verification:
         with self._step(3):  # (3), and the rest of (1): the frame around the members
             heads = self._members_read(manifest)
         with self._step(5):  # (5)
-            self._findings[5] = standing.check_expiry(manifest, now_unix_ms)
+            self._findings[5] = check_expiry(manifest, now_unix_ms)
         with self._step(6):  # (6)
-            self._findings[6] = standing.check_withdrawal(manifest, trust.withdrawals)
+            self._findings[6] = check_withdrawal(manifest, trust.withdrawals)
         with self._step(7):  # (7)
-            self._findings[7] = standing.check_rollback(manifest, trust.installed_version)
+            self._findings[7] = check_rollback(manifest, trust.installed_version)
         from fedmap.bundles import fitness  # with torch: only a bundle that is genuine is worth the wait
 
         with self._step(8):  # (8)
@@ -148,7 +201,7 @@ class _Verification:
         names = [entry.name for entry in manifest.files]
         wanted = [MU, PSI, CARD] if manifest.tier == 2 else [MU, CARD]
         if names not in (wanted, [*wanted, CALIBRATION]):
-            raise IncompatibleError("it does not have the files of its tier", hint=standing.UPDATE)
+            raise IncompatibleError("it does not have the files of its tier", hint=UPDATE)
         signed = sum(member.size for member in self._reading.members)
         frame = ARCHIVE.frame_size([MANIFEST, SIGNATURE, *names])
         length = frame + signed + sum(entry.size for entry in manifest.files)
@@ -200,14 +253,14 @@ def _manifest(written: bytes) -> Manifest:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:80]
         raise IncompatibleError(
-            f"its manifest is none that this software knows ({where or 'as a whole'})", hint=standing.UPDATE
+            f"its manifest is none that this software knows ({where or 'as a whole'})", hint=UPDATE
         ) from None
     if manifest.to_json() != written:
-        raise IncompatibleError("its manifest is not in the canonical form", hint=standing.UPDATE)
+        raise IncompatibleError("its manifest is not in the canonical form", hint=UPDATE)
     if manifest.name != f"{manifest.study}-t{manifest.tier}":
-        raise IncompatibleError("its name is not that of its study and tier", hint=standing.UPDATE)
+        raise IncompatibleError("its name is not that of its study and tier", hint=UPDATE)
     if manifest.expires_unix_ms <= manifest.released_unix_ms:
-        raise IncompatibleError("it expires before it is released", hint=standing.UPDATE)
+        raise IncompatibleError("it expires before it is released", hint=UPDATE)
     return manifest
 
 
@@ -220,7 +273,7 @@ def _step(label: str, number: int) -> Iterator[None]:
     except ServiceError as error:
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     except (PlanError, ModelError) as error:
-        raise IncompatibleError(f"{where}: {error.message}", hint=standing.UPDATE) from error
+        raise IncompatibleError(f"{where}: {error.message}", hint=UPDATE) from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmap.data.features import encode_features
-from fedmap.data.rules.formats import format_of
+from fedmap.data.rules import format_of
 from fedmap.data.table.faults import Fault, Mask
 from fedmap.errors import DataError, ModelError
 from fedmap.study.plan import FeatureBlock, FeatureColumn, StudyPlan

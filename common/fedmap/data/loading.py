@@ -16,8 +16,7 @@ import torch
 from fedmap.algorithm.examples import Examples
 from fedmap.data.features import count_missing, encode_features, rows_to_exclude
 from fedmap.data.outcome import Outcome, nonpositive_times, outcome_notes, read_outcome
-from fedmap.data.rules.formats import format_of
-from fedmap.data.rules.rows import RuledRows, drop_rows
+from fedmap.data.rules import RuledRows, drop_rows, format_of
 from fedmap.data.split import (
     FixedTest,
     Labels,

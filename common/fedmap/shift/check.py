@@ -22,11 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmap.shift.bins import Bins
 from fedmap.shift.joint import Flags
 from fedmap.shift.judgement import Findings, judge
 from fedmap.shift.reference import InputReference, Reference
-from fedmap.shift.sample import Gathering, Sample
+from fedmap.shift.sample import Bins, Gathering, Sample
 from fedmap.shift.wording import few_rows_sentences, input_reasons, verdict_sentences
 
 Verdict = Literal["predict", "fine_tune", "do_not_use"]

@@ -4,7 +4,7 @@ The means are a draw from a multivariate t: the covariance between sites is an e
 of false alarms is set by what it could show: one that would show a shift of one standard deviation at ten
 times its noise needs little, one at four times needs most (weights of Roeder and Wasserman, Statistical
 Science 24, 2009). An input that moved also makes its neighbours look odd; so the oddest is named, left out,
-and the others are asked again.
+and the others are asked again. The tolerances are set on `fedmap_lab.bench.shift_calibration`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,24 @@ from torch import Tensor
 from fedmap.shift.reference import JointReference, Reference
 from fedmap.shift.sample import Sample
 from fedmap.shift.told.folding import is_folded
-from fedmap.shift.tolerances import BUDGET, LEAST_DIFFERENCE, MOST_FREEDOM, SITES_FOR_FULL_BUDGET, SLACK
+
+BUDGET = {"level": 0.005, "given": 0.025, "spread": 0.004, "shape": 0.003, "range": 0.003, "joint": 0.005}
+"""Chances of a false alarm, 4.5 % in all: the rest is for what the normal theory does not know."""
+SITES_FOR_FULL_BUDGET = 15
+"""With fewer, "given the others" has a part of its chances: how inputs hang together is hardly known."""
+LEAST_DIFFERENCE = 0.2
+"""In standard deviations: what is worth an alarm."""
+LEAST_RATIO = 1.15
+"""Of standard deviations, either way."""
+LEAST_INDEX = 0.1
+"""Below it a distribution counts as stable by convention."""
+LEAST_OUTSIDE = 0.01
+"""Share of rows."""
+SLACK = 0.03
+"""Standard deviations by which any input may be off on its own: instruments, rounding."""
+MOST_FREEDOM = 1e6
+"""As good as a normal distribution."""
+
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

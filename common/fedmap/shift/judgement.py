@@ -24,12 +24,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
-from fedmap.shift.bins import Bins
-from fedmap.shift.joint import Flags, Floats, JointComparison
-from fedmap.shift.reference import Reference
-from fedmap.shift.sample import Sample
-from fedmap.shift.told.folding import is_folded
-from fedmap.shift.tolerances import (
+from fedmap.shift.joint import (
     BUDGET,
     LEAST_DIFFERENCE,
     LEAST_INDEX,
@@ -37,7 +32,13 @@ from fedmap.shift.tolerances import (
     LEAST_RATIO,
     MOST_FREEDOM,
     SLACK,
+    Flags,
+    Floats,
+    JointComparison,
 )
+from fedmap.shift.reference import Reference
+from fedmap.shift.sample import Bins, Sample
+from fedmap.shift.told.folding import is_folded
 
 _SPARSE_FREEDOM = 5.0  # how often a rare thing is coded differs between sites by factors: a heavy tail
 

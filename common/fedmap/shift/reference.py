@@ -2,7 +2,7 @@
 
 All in the model's own units: after the plan's transform and the pooled scaler, so that 1 is one standard
 deviation of the federation. Shares come from counts in which no site gave a small cell away. Whatever says
-how much sites differ is drawn towards the other inputs where sites are few (`between`).
+how much sites differ is drawn towards the other inputs where sites are few (`pooling`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The settings that both ends of a connection share: message sizes, throughput, signs of life, proxy.
+"""What both ends of a connection share: message sizes, throughput, signs of life, proxy, version.
 
-Certificates are not here: who is trusted is decided where a channel or a server is made.
+Certificates are not here: who is trusted is decided where a channel or a server is made. Of the contract
+the newest version that both know is spoken; that of the software is told for people to read and never
+compared.
 """
 
 from __future__ import annotations
@@ -52,3 +54,17 @@ def server_options() -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
         ("grpc.so_reuseport", 0),
     ]
+
+
+OLDEST_PROTOCOL = 1
+"""Oldest version of the contract that this software still speaks; the release before this one speaks it."""
+PROTOCOL = 1
+"""Newest version of the contract that this software speaks."""
+
+
+def agreed_protocol(
+    oldest: int, newest: int, own_oldest: int = OLDEST_PROTOCOL, own_newest: int = PROTOCOL
+) -> int | None:
+    """The version to speak with a peer that knows `oldest` to `newest`; None where there is none."""
+    agreed = min(newest, own_newest)
+    return agreed if agreed >= max(oldest, own_oldest) else None

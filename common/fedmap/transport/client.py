@@ -18,7 +18,7 @@ import grpc
 from fedmap.contract import wire
 from fedmap.errors import FedmapError
 from fedmap.transport.channel_options import client_options
-from fedmap.transport.chunk_messages import read_chunk
+from fedmap.transport.chunks import read_chunk
 from fedmap.transport.status import typed_error
 
 # Short calls answer from memory or one database read. A transfer has as long as the aggregator gives it.

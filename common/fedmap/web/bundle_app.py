@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -34,7 +34,6 @@ from fedmap.process.log import get_logger
 from fedmap.web.answers import LINKS, SECURITY_HEADERS, SecurityHeaders, public_words, status_of, wants_json
 from fedmap.web.bundle_response import BundleResponse
 from fedmap.web.catalogue import Access, Catalogue, Entry, Visitor
-from fedmap.web.index import index_of
 from fedmap.web.pages import Pages, file_beside
 from fedmap.web.wording import bundle_view
 
@@ -219,3 +218,35 @@ def _base(visitor: Visitor) -> str:
 
 def _now_unix_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+FORMAT = 1
+_TOLD = {"name", "version", "study", "title", "intended_use", "tier", "performance"} | {
+    f"{moment}_unix_ms" for moment in ("released", "expires")
+}
+
+
+# Fields are only ever added to `/index.json`.
+
+
+def index_of(entries: Sequence[Entry], heading: str, key_fingerprint: str, base: str) -> dict[str, object]:
+    """The JSON form; `base` is where the files are, on this server."""
+    return {
+        "format": FORMAT,
+        "heading": heading,
+        "key_fingerprint": key_fingerprint,
+        "bundles": [_listed(entry, base) for entry in entries],
+    }
+
+
+def _listed(entry: Entry, base: str) -> dict[str, object]:
+    manifest = entry.manifest
+    return {
+        **manifest.model_dump(mode="json", include=_TOLD),
+        "file_name": manifest.file_name,
+        "size": entry.size,
+        "sha256": entry.sha256,
+        "may_download": entry.may_download,
+        "withdrawn": entry.withdrawn,
+        "path": f"{base}/{manifest.file_name}",
+    }

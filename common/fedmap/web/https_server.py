@@ -15,8 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fedmap.errors import ConfigError
-from fedmap.process.addresses import split_listen
-from fedmap.process.listening import port_error
+from fedmap.process.addresses import port_error, split_listen
 from fedmap.process.log import get_logger
 from fedmap.web.connection import Connection, Limits
 from fedmap.web.request_guard import RequestGuard

@@ -131,7 +131,7 @@ class BundleStore:
         return self._as_installed(entry, Trust(keys, self.trust.withdrawals()), now_unix_ms)
 
     def sound(self, entry: Installed) -> VerifiedBundle:
-        """The bundle as on the day it was installed, every byte checked. Whether it stands is `standing`."""
+        """The bundle as on the day it was installed, every byte checked. Whether it stands is not asked."""
         return self._as_installed(entry, Trust(self.trust.fingerprints()), entry.installed_unix_ms)
 
     def installed(self) -> tuple[Installed, ...]:

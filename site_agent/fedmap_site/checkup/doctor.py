@@ -27,9 +27,8 @@ from fedmap_site.checkup.site import (
 from fedmap_site.config import NO_CONFIG, SiteConfig
 from fedmap_site.identity.files import LOCK, read_identity
 from fedmap_site.identity.renewal import credentials_of, read_authority
-from fedmap_site.link.clock_skew import SKEW_SECONDS, Skew, skew_of
-from fedmap_site.link.connection import Connection
-from fedmap_site.link.routes import route_of
+from fedmap_site.link.connection import SKEW_SECONDS, Connection, Skew, skew_of
+from fedmap_site.link.https import route_of
 
 
 def examine(path: Path, now: datetime.datetime, version: str) -> list[Finding]:

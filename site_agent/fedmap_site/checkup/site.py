@@ -13,9 +13,8 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError, StorageError
 from fedmap.files.durable import storage_errors, try_writing
-from fedmap.process.addresses import host_of, port_of
+from fedmap.process.addresses import bind_fault, host_of, port_of
 from fedmap.process.findings import Finding, failed, failed_by, passed, warned
-from fedmap.process.listening import bind_fault
 from fedmap.process.telemetry import is_telemetry
 from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts
 from fedmap.trust.pki import fits

@@ -88,7 +88,7 @@ def enrol_command(
         fingerprint = _needed(ca_fingerprint, "--ca-fingerprint")
         facts = _over_network(settings, joining, _needed(token, "--token"), fingerprint)
     elif offline_certificate is not None:
-        from fedmap_site.identity.enrolment_files import take_certificate
+        from fedmap_site.identity.enrolment import take_certificate
 
         fingerprint = _needed(ca_fingerprint, "--ca-fingerprint")
         facts = take_certificate(state, settings.site.name, offline_certificate, fingerprint, now())
@@ -116,7 +116,7 @@ def _settings(given: Here, site: str, address: str) -> SiteConfig:
     from fedmap.errors import ConfigError
 
     if not given.config.exists() and site and address:
-        from fedmap_site.first_config import write_first_config
+        from fedmap_site.config import write_first_config
 
         print_aside(*(f"Wrote {path}" for path in write_first_config(given.config, site, address)))
     settings = given.settings()
@@ -147,7 +147,7 @@ def _over_network(settings: SiteConfig, joining: Path, token: str, fingerprint: 
     from fedmap_site.identity.enrolment import accept_certificate, new_request, read_joining, settle
     from fedmap_site.identity.renewal import read_authority
     from fedmap_site.link.connection import Connection
-    from fedmap_site.link.routes import route_of
+    from fedmap_site.link.https import route_of
     from fedmap_site.wiring import software_version
 
     found = read_joining(joining, fingerprint)
@@ -174,7 +174,7 @@ def _own_pki(
 
 
 def _write_request(given: Here, settings: SiteConfig, token: str, out: Path) -> None:
-    from fedmap_site.identity.enrolment_files import write_request
+    from fedmap_site.identity.enrolment import write_request
 
     write_request(settings.site.state, settings.site.name, token, out, now())
     given.tell(

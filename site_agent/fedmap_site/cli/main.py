@@ -16,18 +16,15 @@ from fedmap.process.command_line import command, command_group, say, version_opt
 from fedmap.process.ending import run_program
 from fedmap_site.cli.bundles.care import card_command, remove_command, trust_command, withdrawals_command
 from fedmap_site.cli.bundles.fetch import fetch_command
-from fedmap_site.cli.bundles.hand_on import serve_bundles_command
-from fedmap_site.cli.bundles.personalise import personalise_command
-from fedmap_site.cli.bundles.predict import check_shift_command, predict_command
-from fedmap_site.cli.bundles.serve import serve_command
+from fedmap_site.cli.bundles.predict import check_shift_command, personalise_command, predict_command
+from fedmap_site.cli.bundles.serve import serve_bundles_command, serve_command
 from fedmap_site.cli.bundles.shelf import bundle_app
 from fedmap_site.cli.checks import check_config_command, check_data_command, doctor_command
-from fedmap_site.cli.dry_run import dry_run_command
 from fedmap_site.cli.enrol import enrol_command
 from fedmap_site.cli.outbox import audit_app, outbox_app, reject_command, release_command
 from fedmap_site.cli.purge import deletion_app, purge_command
 from fedmap_site.cli.run import health_command, round_app, run_command, status_command
-from fedmap_site.cli.studies import approve_command, leave_command, studies_command
+from fedmap_site.cli.studies import approve_command, dry_run_command, leave_command, studies_command
 
 app = command_group("The hospital's agent: nothing of a patient leaves, and what leaves is yours to release.")
 app.callback()(version_option)

@@ -81,7 +81,7 @@ def deletion_verify_command(
 def _check_ended(site: Site, study: str) -> None:
     """StateError while the study goes on."""
     from fedmap.errors import StateError, UnreachableError
-    from fedmap_site.upkeep.retention import ENDED
+    from fedmap_site.upkeep.purge import ENDED
 
     try:
         with site.connect() as connection:

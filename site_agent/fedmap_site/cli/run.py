@@ -21,7 +21,7 @@ def run_command(given: Here) -> None:
     """Run the agent until SIGTERM or Ctrl-C. Logs are JSON lines on standard error."""
     settings = given.settings()
     from fedmap.process.log import configure
-    from fedmap_site.link.routes import route_of, shown_proxy
+    from fedmap_site.link.https import route_of, shown_proxy
     from fedmap_site.loop.stopping import Stop
     from fedmap_site.policy import read_policy
 

@@ -2,7 +2,8 @@
 
 The private key is made here and never leaves. The authority is believed only when its fingerprint is the one
 that the operator told by another way. Whatever comes back must fit the key and carry this site's name before
-it is written. The audit log is the caller's; renewing is `renewal`.
+it is written. Through an airlock a request goes out as a file, signed by the key it asks a
+certificate for, and the key waits in the state folder. The audit log is the caller's; renewing is `renewal`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedmap.contract.v1 import values
 from fedmap.errors import ConfigError, IntegrityError, NotAllowedError, RejectedError, StateError
 from fedmap.files.durable import make_folder, read_file, write_durably
+from fedmap.trust import drop_files
 from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts, pem_blocks
 from fedmap.trust.pki import fits, key_pem, make_csr, new_key, verify_chain
 from fedmap_site.identity.files import SiteIdentity, is_enrolled, write_identity
@@ -151,3 +154,34 @@ def _bare(fingerprint: str) -> str:
     for prefix in ("SHA256:", "SHA-256:", "SHA256 FINGERPRINT="):
         text = text.removeprefix(prefix)
     return re.sub(r"[^0-9A-F]", "", text)
+
+
+def write_request(state: Path, site: str, token: str, out: Path, now: datetime.datetime) -> None:
+    """Make a key and write the request for its certificate; a later request replaces an earlier one."""
+    make_folder(state)
+    request = new_request(site)
+    keep_pending(state, request)
+    asked = values.DropEnrolment(token, request.csr)
+    drop = values.Drop(site=site, made_unix_ms=int(now.timestamp() * 1000), enrolment=asked)
+    drop_files.write(out, drop, None, request.key, b"")
+
+
+def take_certificate(
+    state: Path, site: str, file: Path, fingerprint: str, now: datetime.datetime
+) -> CertificateFacts:
+    """Put the certificate of a drop file in force, if it is the aggregator's answer to our request."""
+    key = pending_key(state)
+    found = drop_files.read(file)
+    content = found.drop.certificate
+    if content is None or found.drop.site != site:
+        raise IntegrityError(
+            f"{file}: it does not hold a certificate for {site}",
+            hint="Use the file that `fedmap-aggregator round import` made from this site's request.",
+        )
+    if not same_fingerprint(certificate_facts(content.ca_pem).fingerprint, fingerprint):
+        raise IntegrityError(
+            f"{file}: its authority has not the fingerprint that was given",
+            hint="Do not go on: the file or the fingerprint is not from your federation. Ask the operator.",
+        )
+    found.verify(content.ca_pem, now, Identity("aggregator"))
+    return settle(state, accept_certificate(site, key, content.certificate_pem, content.ca_pem, now))

@@ -6,9 +6,11 @@ but a prior on its way in is written.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.contract.v1 import values
@@ -16,11 +18,9 @@ from fedmap.errors import IntegrityError
 from fedmap.files.digests import file_sha256, is_digest
 from fedmap.files.durable import storage_errors
 from fedmap.process.fault_points import reach
-from fedmap.transport.channel_options import CHUNK
-from fedmap.transport.chunk_messages import answer_part, tensors_part
-from fedmap.transport.chunks import file_chunks
+from fedmap.transport.channel_options import CHUNK, OLDEST_PROTOCOL, PROTOCOL
+from fedmap.transport.chunks import answer_part, file_chunks, tensors_part
 from fedmap.transport.client import CALL_SECONDS, ContractClient, Credentials, Route
-from fedmap.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL
 
 Counted = Callable[[int], None]
 
@@ -177,3 +177,24 @@ class Connection(ContractClient):
             yield tensors_part(chunk)
             sent += len(chunk)
             self._sent(len(chunk))
+
+
+SKEW_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Positive: this machine's clock is ahead."""
+
+    seconds: float
+
+    @property
+    def matters(self) -> bool:
+        return abs(self.seconds) > SKEW_SECONDS
+
+    def __str__(self) -> str:
+        return f"{abs(self.seconds):.0f} s {'ahead of' if self.seconds > 0 else 'behind'} the aggregator's"
+
+
+def skew_of(aggregator_unix_ms: int, now: datetime.datetime) -> Skew:
+    return Skew(now.timestamp() - aggregator_unix_ms / 1000)

@@ -2,6 +2,7 @@
 
 Only the host that was named: no redirection is followed, and nothing of the environment counts but this
 machine's own authorities, where none is given. A path may be a secret link, so no message quotes it.
+The route that is dialled, here and for gRPC, comes from the settings: address, and the proxy or its file.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from fedmap.errors import (
     TokenError,
     UnreachableError,
 )
+from fedmap.transport.client import Route
+from fedmap_site.config import AggregatorSection
 
 Answer = http.client.HTTPResponse
 SECONDS = 30.0
@@ -222,3 +225,35 @@ def _untrusted(link: Link, error: ssl.SSLCertVerificationError) -> FedmapError:
 
 def _no_link(problem: str) -> ConfigError:
     return ConfigError("--link", (problem,), hint="Copy the whole link as you got it, and nothing else.")
+
+
+def route_of(section: AggregatorSection) -> Route:
+    """Whom to dial, and through what. Nothing of the environment counts."""
+    proxy = _proxy_in(section.proxy_file) if section.proxy_file is not None else section.proxy
+    return Route(section.address, proxy.rstrip("/"))
+
+
+def shown_proxy(route: Route) -> str:
+    """The proxy for display: user and password stay out."""
+    if not route.proxy:
+        return "none"
+    scheme, _, rest = route.proxy.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _proxy_in(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            str(path),
+            ("the proxy's file cannot be read",),
+            hint="Correct [aggregator] proxy_file, or let the agent's account read it.",
+        ) from error
+    if PROXY.fullmatch(text) is None:
+        raise ConfigError(
+            str(path),
+            ("it does not hold the address of a proxy",),
+            hint="Write one line: http://user:password@host:port",
+        )
+    return text

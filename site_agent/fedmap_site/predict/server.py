@@ -7,11 +7,16 @@
     GET  /healthz       the process runs
 
 The description is no secret: it holds what the bundle's card holds. TLS and limits are `fedmap.web`'s.
+Whoever has the token, one line in a file that only its owner can read, may ask for predictions.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -21,14 +26,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedmap.errors import DataError, FedmapError, LimitError
+from fedmap.errors import ConfigError, DataError, FedmapError, LimitError
+from fedmap.files.durable import read_file, storage_errors, write_durably
 from fedmap.web.answers import SecurityHeaders, status_of
 from fedmap.web.connection import Limits
 from fedmap.web.pages import file_beside
-from fedmap_site.predict.openapi import openapi
-from fedmap_site.predict.page import page
+from fedmap_site.predict.openapi import openapi, page
 from fedmap_site.predict.service import PredictionService
-from fedmap_site.predict.token import BearerToken
 
 LIMITS = Limits(max_body=64 << 20)
 _JSON = "application/json"
@@ -120,3 +124,44 @@ async def _missing(_request: Request, error: Exception) -> Response:
 def _problem(status: int, code: str, message: str, hint: str, problems: tuple[str, ...] = ()) -> JSONResponse:
     form = {"code": code, "message": message, "hint": hint, **({"problems": problems} if problems else {})}
     return JSONResponse(form, status, headers=_PRIVATE)
+
+
+_LEAST, _MOST = 20, 200
+_OTHERS = 0o077
+
+
+@dataclass(frozen=True)
+class BearerToken:
+    """Compared in constant time, and never shown."""
+
+    _secret: bytes
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a request's Authorization header holds it."""
+        kind, _, given = authorization.partition(" ")
+        # Both are looked at in any case, so that the time tells nothing.
+        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._secret)
+        return right and kind.lower() == "bearer"
+
+    def __repr__(self) -> str:
+        return "BearerToken(…)"
+
+
+def token_of(path: Path) -> tuple[BearerToken, bool]:
+    """The token of a file, and whether it was made just now."""
+    made = not path.exists()
+    if made:
+        write_durably(path, secrets.token_urlsafe(32).encode() + b"\n")
+    with storage_errors(path):
+        mode = path.stat().st_mode
+    secret = read_file(path).strip()
+    problems = []
+    if mode & _OTHERS:
+        problems.append("others than its owner may read or write the file")
+    if not _LEAST <= len(secret) <= _MOST or not secret.isascii() or len(secret.split()) != 1:
+        problems.append(f"must hold one word of {_LEAST} to {_MOST} letters and digits")
+    if problems:
+        raise ConfigError(
+            str(path), tuple(problems), hint=f"chmod 600 {path}; or delete it, and a new token is made."
+        )
+    return BearerToken(secret), made

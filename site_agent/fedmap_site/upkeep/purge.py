@@ -2,14 +2,18 @@
 
 (1) the site takes no part in the study any more; (2) a list of all that goes is on the disk, and the audit
 log says that it begins; (3) the files go; (4) the audit log says that they are gone, and a certificate,
-signed with the site's own key, takes the place of the list. After a kill it goes on from (3). The audit log
-stays, and so do bundles: released models belong to no site. A deleted file is not erased from a disk or from
-backups.
+signed with the site's own key, takes the place of the list. After a kill it goes on from (3). The audit
+log stays, and so do bundles: released models belong to no site. A deleted file is not erased from a disk
+or from backups.
+
+The running agent deletes by itself only where the configuration asks for it (`SiteRetention`). A study
+counts as over from the moment at which the agent first sees that it has ended, or that the site has left
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,6 +22,7 @@ from fedmap.errors import IntegrityError, NotFoundError, StateError
 from fedmap.files.digests import file_sha256
 from fedmap.files.durable import make_folder, read_file, storage_errors, write_durably
 from fedmap.process.fault_points import reach
+from fedmap.process.log import get_logger
 from fedmap.trust.deletion import CERTIFICATE, SUFFIX, Deleted, DeletionRecord
 from fedmap.trust.envelope import CertificateSigner
 from fedmap_site.exit.outbox import Outbox
@@ -146,3 +151,49 @@ class SitePurge:
 def _deleted(kind: str, path: Path, name: str) -> Deleted:
     with storage_errors(path):
         return Deleted(kind=kind, sha256=file_sha256(path), bytes=path.stat().st_size, name=name)
+
+
+ENDED = frozenset({"complete", "aborted"})
+"""Phases of a study in which nobody asks for anything any more."""
+ACTOR = "retention"
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+Phases = Callable[[], Mapping[str, str]]
+"""The phase of each study that the aggregator offers to this site."""
+
+
+class SiteRetention:
+    """Call it in every turn; it works once an hour, and first finishes what a stop interrupted."""
+
+    def __init__(
+        self, days_after_end: int, state: SiteState, purge: SitePurge, phases: Phases, clock: Clock
+    ) -> None:
+        self._days = days_after_end
+        self._state = state
+        self._purge = purge
+        self._phases = phases
+        self._clock = clock
+        self._next = 0
+
+    def __call__(self) -> None:
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _HOUR_MS
+        for study in self._purge.interrupted():
+            if self._state.has_left(study):
+                self._delete(study)
+        if not self._days:
+            return
+        phases = self._phases()
+        for study in self._state.known():
+            if not self._state.has_left(study) and phases.get(study) not in ENDED:
+                continue
+            if self._state.seen_over(study, now) + self._days * _DAY_MS <= now:
+                self._state.leave(study)
+                self._delete(study)
+
+    def _delete(self, study: str) -> None:
+        self._purge.purge(study, ACTOR)
+        get_logger().info("study_purged", study=study)

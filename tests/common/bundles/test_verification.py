@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from fedmap.bundles.manifest import CALIBRATION, CARD, MU, PSI
-from fedmap.bundles.standing import CLOCK_SLACK_MS
 from fedmap.bundles.verification import NAMES, VerifiedBundle, against_installed, verify_bundle
-from fedmap.bundles.withdrawals import Withdrawal, Withdrawals
+from fedmap.bundles.withdrawals import CLOCK_SLACK_MS, Withdrawal, Withdrawals
 from fedmap.errors import (
     ConfigError,
     FedmapError,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedmap.data.rules.cprd import apply_cprd_rules
-from fedmap.data.rules.formats import format_of
-from fedmap.data.rules.rows import drop_rows
+from fedmap.data.rules import apply_cprd_rules, drop_rows, format_of
 from fedmap.data.table.site_dataset import Exclusion
 from fedmap.study.plan.sections import TaskSection
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from fedmap.errors import ModelError
 from fedmap.shift.check import InputShift, ShiftAccumulator, ShiftReport, check_shift
-from fedmap.shift.joint import budget_by_visibility
+from fedmap.shift.joint import BUDGET, budget_by_visibility
 from fedmap.shift.pooling import pool_reference
 from fedmap.shift.reference import Reference
 from fedmap.shift.sample import MomentSums
 from fedmap.shift.told.terms import reference_terms
-from fedmap.shift.tolerances import BUDGET
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fedmap.errors import TrainingError
-from fedmap.shift.between import shrink_covariance, shrink_variances, upper_factor
 from fedmap.shift.pooled_histograms import stability_index
-from fedmap.shift.pooling import pool_reference
+from fedmap.shift.pooling import pool_reference, shrink_covariance, shrink_variances, upper_factor
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import ReferenceTerms, reference_terms
 from tests.common.shift.made_up_federation import FLOOR, NAMES, SCALED, draw_site

@@ -13,15 +13,16 @@ from fedmap.contract import wire
 from fedmap.contract.v1 import bundles_pb2, federation_pb2, operator_pb2, values
 from fedmap.errors import RejectedError, StateError, StorageError
 from fedmap.transport.channel_options import CHUNK, MIB, client_options, server_options
-from fedmap.transport.chunk_messages import (
+from fedmap.transport.chunks import (
     UploadPart,
     answer_part,
+    byte_chunks,
+    file_chunks,
     read_chunk,
     read_upload,
     serialise_chunk,
     tensors_part,
 )
-from fedmap.transport.chunks import byte_chunks, file_chunks
 
 SIZES = [0, 1, 127, 128, 16383, 16384, CHUNK]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmap.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL, agreed_protocol
+from fedmap.transport.channel_options import OLDEST_PROTOCOL, PROTOCOL, agreed_protocol
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from fedmap.errors import ConflictError, IncompatibleError, NotFoundError, Rejec
 from fedmap.names import shown
 from fedmap.study.course.events import Approved, Left
 from fedmap.study.course.questions import is_open
-from fedmap.transport.chunk_messages import UploadPart
-from fedmap.transport.chunks import file_chunks
-from fedmap.transport.protocol_versions import OLDEST_PROTOCOL, PROTOCOL, agreed_protocol
+from fedmap.transport.channel_options import OLDEST_PROTOCOL, PROTOCOL, agreed_protocol
+from fedmap.transport.chunks import UploadPart, file_chunks
 from fedmap_aggregator.gate.intake import AnswerIntake
 from fedmap_aggregator.identity.callers import Caller
 from fedmap_aggregator.metrics import AggregatorMetrics

@@ -20,8 +20,7 @@ from fedmap.bundles.card.figures import (
     missing_values,
     percent,
 )
-from fedmap.bundles.manifest import Draft
-from fedmap.bundles.moments import day
+from fedmap.bundles.manifest import Draft, day
 from fedmap.study.plan import FeatureBlock, StudyPlan
 from fedmap.study.plan.features import Feature
 from fedmap.study.terms import parse_terms

@@ -171,7 +171,7 @@ def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy:
     from fedmap.process.addresses import host_of
     from fedmap_site.identity.files import CERTIFICATE, KEY, LINK, is_enrolled, read_identity
     from fedmap_site.identity.renewal import read_authority
-    from fedmap_site.link.routes import route_of
+    from fedmap_site.link.https import route_of
 
     through = check_proxy(proxy) or route_of(settings.aggregator).proxy
     state = settings.site.state

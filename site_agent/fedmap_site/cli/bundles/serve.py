@@ -1,4 +1,4 @@
-"""`fedmap-site serve`: predictions over HTTPS for the hospital's own systems, until SIGTERM or Ctrl-C."""
+"""`fedmap-site serve | serve-bundles`: predictions for own systems, bundles for clinics, until stopped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
+from fedmap.process.command_line import print_aside
 from fedmap.process.ending import INTERRUPTED
-from fedmap_site.cli.bundles.options import BundleOption, ModelOption, Trusting, now_ms, refuse_if_withdrawn
+from fedmap_site.cli.bundles.options import (
+    AtShelf,
+    BundleOption,
+    ModelOption,
+    Trusting,
+    now_ms,
+    refuse_if_withdrawn,
+)
 
 _LOOK_SECONDS = 10.0  # how often the list of withdrawn bundles is looked at
 
@@ -37,9 +45,8 @@ def serve_command(
     from fedmap.process.log import configure
     from fedmap.web.https_server import HttpsServer
     from fedmap_site.loop.stopping import Stop
-    from fedmap_site.predict.server import LIMITS, make_prediction_app
+    from fedmap_site.predict.server import LIMITS, make_prediction_app, token_of
     from fedmap_site.predict.service import PredictionService
-    from fedmap_site.predict.token import token_of
     from fedmap_site.wiring import software_version
 
     shelf = given.shelf()
@@ -60,6 +67,37 @@ def serve_command(
         )
         while not stop:
             refuse_if_withdrawn(shelf, ready.name)
+            stop.wait(_LOOK_SECONDS)
+    finally:
+        server.stop()
+    if stop.signal is signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
+
+
+def serve_bundles_command(given: AtShelf) -> None:
+    """Hand the installed bundles to the clinics on your access list, over HTTPS, until stopped."""
+    settings = given.settings()
+    from fedmap.process.log import configure
+    from fedmap_site.bundles.server import StoreCatalogue, make_server
+    from fedmap_site.loop.stopping import Stop
+
+    section = settings.bundles.serve
+    catalogue = StoreCatalogue(given.shelf(), section.allow, now_ms)
+    server = make_server(catalogue, section, f"Bundles of {settings.site.name}")
+    stop = Stop()
+    stop.install()
+    configure(settings.log.level, service="site")
+    left_out = catalogue.not_served()
+    server.start()
+    try:
+        given.tell(
+            {"event": "serving", "port": server.port, "allow": section.allow, "not_served": left_out},
+            f"Serving bundles on {section.listen} (port {server.port}) to {', '.join(section.allow)}.",
+            indent=None,
+        )
+        if not given.as_json:
+            print_aside(*(f"not served: {line}" for line in left_out))
+        while not stop:
             stop.wait(_LOOK_SECONDS)
     finally:
         server.stop()
