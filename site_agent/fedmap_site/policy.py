@@ -16,7 +16,8 @@ from pydantic import field_validator, model_validator
 from fedmap.errors import RejectedError
 from fedmap.files.digests import sha256_hex
 from fedmap.process.settings import Section, read_config
-from fedmap.study.plan import ModelSection, StudyPlan
+from fedmap.study.plan.sections import ModelSection
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import StudyTerms
 
 LEAST_CELL = 5
@@ -70,6 +71,14 @@ class Floors:
     min_rows: int
     min_events: int
     min_cell: int
+
+    @property
+    def rows_to_train(self) -> int:
+        return max(self.min_rows, self.min_cell)
+
+    def allow(self, rows: int, events: int | None) -> bool:
+        """Whether a site has enough for training to take part at all; None: the task has no such count."""
+        return rows >= self.rows_to_train and (events is None or events >= self.min_events)
 
 
 def read_policy(path: Path) -> SitePolicy:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import StorageError
-from fedmap.files import disk_hints
+from fedmap.files import durable
 from fedmap.files.digests import file_sha256, is_digest, sha256_hex
 from fedmap.files.durable import (
     TEMPORARY,
@@ -277,16 +277,16 @@ def test_a_file_has_its_own_size_whatever_was_expected(tmp_path: Path, expected:
 
 def test_a_peer_that_claims_a_huge_size_does_not_get_the_disk(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        disk_hints.reserve(file.fileno(), 0, 1 << 50)
+        durable.reserve(file.fileno(), 0, 1 << 50)
         status = os.fstat(file.fileno())
     assert status.st_size == 0
-    assert status.st_blocks * 512 <= disk_hints.MOST_RESERVED + (1 << 20)
+    assert status.st_blocks * 512 <= durable.MOST_RESERVED + (1 << 20)
 
 
 def test_a_system_without_the_calls_does_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_hints, "_C", object())
+    monkeypatch.setattr(durable, "_C", object())
     with DurableWriter(tmp_path, expected=LARGE) as writer:
         writer.write(b"x" * LARGE)
         writer.commit(tmp_path / "file")

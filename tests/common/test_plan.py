@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fedmap.errors import PlanError
 from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan, parse_plan
-from fedmap.study.plan.values import canonical_text
+from fedmap.study.plan.sections import canonical_text
 from tests import plans
 
 PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"

@@ -19,8 +19,8 @@ from fedmap_site.bundles import download as bundle_download
 from fedmap_site.bundles.server import StoreCatalogue
 from fedmap_site.bundles.store import BundleStore
 from fedmap_site.cli import main as cli
-from fedmap_site.cli.bundles import options as cli_bundles
-from fedmap_site.cli.bundles.options import Trusting
+from fedmap_site.cli import options as cli_options
+from fedmap_site.cli.options import Trusting
 from fedmap_site.identity.files import write_identity
 from tests.common.web.serving import Federation, serving
 from tests.ran import Command, in_this_process
@@ -219,7 +219,7 @@ def test_a_clinic_in_the_container_needs_no_configuration_where_the_image_looks_
     command: Command, releases: Releases, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image sets FEDMAP_SITE_CONFIG; a clinic mounts nothing there."""
-    monkeypatch.setattr(cli_bundles, "MOUNTED_CONFIG", home / "mounted" / "site.toml")
+    monkeypatch.setattr(cli_options, "MOUNTED_CONFIG", home / "mounted" / "site.toml")
     monkeypatch.setenv("FEDMAP_SITE_CONFIG", str(home / "mounted" / "site.toml"))
     command("bundle", "install", releases.bundle(1), "--fingerprint", releases.fingerprint).done()
     assert command("bundle", "list", "--json").json["store"] == str(home / "data" / "fedmap" / "bundles")
@@ -231,7 +231,7 @@ def test_a_configuration_that_is_there_and_cannot_be_read_is_not_taken_for_none(
 ) -> None:
     mounted = home / "site.toml"
     mounted.symlink_to(mounted)  # root may read everything else
-    monkeypatch.setattr(cli_bundles, "MOUNTED_CONFIG", mounted)
+    monkeypatch.setattr(cli_options, "MOUNTED_CONFIG", mounted)
     monkeypatch.setenv("FEDMAP_SITE_CONFIG", str(mounted))
     assert command("bundle", "list").returncode == 78
 

@@ -31,7 +31,7 @@ from fedmap.errors import (
 )
 from fedmap_site.bundles import store as bundle_store
 from fedmap_site.bundles.store import BundleStore
-from fedmap_site.cli.bundles.options import refuse_if_withdrawn
+from fedmap_site.cli.options import refuse_if_withdrawn
 from tests.common.bundles.examples import NOW
 from tests.forked_programs import run_forked
 from tests.site_agent.bundle_shelf import DAY_MS, Releases, entries_of, tree

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import DataError, RejectedError
-from fedmap_site.data.check_data import check_data
-from fedmap_site.data.loader import DataLoader, check_dataset
+from fedmap_site.data.loader import DataLoader, check_data, check_dataset
 from fedmap_site.policy import Floors, SitePolicy, floors_of
 from tests.site_agent.stages import IDENTIFIER, Bench, smaller, terms_of, write_site
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fedmap.bundles.manifest import DataSummary, MissingShare
 from fedmap.contract.v1.values import EvaluationAnswer, StatisticsAnswer
 from fedmap.study.plan import FeatureBlock, StudyPlan
-from fedmap.study.plan.features import Feature
+from fedmap.study.plan.sections import Feature
 
 
 def data_summary(

@@ -18,7 +18,7 @@ from fedmap.bundles.manifest import Draft, Lineage, Manifest
 from fedmap.bundles.writing import prior_parts, readable_parts, scaler_values, write_bundle
 from fedmap.errors import RejectedError, StateError, StorageError
 from fedmap.files.durable import read_file
-from fedmap.study.plan.features import FeatureBlock
+from fedmap.study.plan.sections import FeatureBlock
 from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.record import StudyRecord
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior

@@ -15,8 +15,8 @@ from fedmap.bundles.manifest import MU, PSI, UPDATE, Manifest
 from fedmap.errors import IncompatibleError
 from fedmap.files.tensors import check_layout
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.sections import ModelSection
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import expected_parameters, expected_psi
 from fedmap.study.terms import StudyTerms, parse_terms
 

@@ -20,7 +20,7 @@ from fedmap.errors import StateError
 from fedmap.metrics import Threshold
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_psi
 
 

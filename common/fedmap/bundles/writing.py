@@ -39,7 +39,7 @@ from fedmap.files.durable import DurableWriter
 from fedmap.files.stored_zip import measured, write_zip
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_psi
 from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
 

@@ -21,7 +21,8 @@ from fedmap.data.features import encode_features
 from fedmap.data.rules import format_of
 from fedmap.data.table.faults import Fault, Mask
 from fedmap.errors import DataError, ModelError
-from fedmap.study.plan import FeatureBlock, FeatureColumn, StudyPlan
+from fedmap.study.plan.sections import FeatureBlock, FeatureColumn
+from fedmap.study.plan.study_plan import StudyPlan
 
 Cell = str | float | bool | None
 _NAMED_COLUMNS = 5

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedmap.data.table.columns import Column, Floats, Numbers, codes, is_missing, is_plain_number, numbers
 from fedmap.data.table.faults import Fault, Mask
 from fedmap.data.table.site_dataset import FeatureLayout, MissingCount
-from fedmap.study.plan.features import Feature, FeatureBlock, FeatureColumn
+from fedmap.study.plan.sections import Feature, FeatureBlock, FeatureColumn
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,8 @@ from fedmap.data.split import (
 from fedmap.data.table.file import Table, WantedColumns, match_columns, read_table
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import DataError
-from fedmap.study.plan import FeatureBlock, FeatureColumn, StudyPlan
+from fedmap.study.plan.sections import FeatureBlock, FeatureColumn
+from fedmap.study.plan.study_plan import StudyPlan
 
 _HINT = "Correct the site's file, or the plan if the file is right; then load it again. Nothing was trained."
 

@@ -12,7 +12,7 @@ import torch
 from fedmap.algorithm.examples import Examples
 from fedmap.algorithm.pooling.statistics import Scaler, feature_statistics, make_scaler
 from fedmap.data.table.site_dataset import SiteDataset
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 def scale_dataset(plan: StudyPlan, data: SiteDataset, pooled: Scaler) -> SiteDataset:

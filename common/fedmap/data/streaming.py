@@ -30,7 +30,7 @@ from fedmap.data.feature_rows import (
 from fedmap.data.table.columns import MISSING_SPELLINGS
 from fedmap.data.table.file import nested_problem, no_columns, read_header, reading, refuse_open_quotes
 from fedmap.errors import DataError
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 ArrowArray = Any  # pyarrow has no types
 BLOCK_BYTES = 4 << 20  # of a CSV file

@@ -14,7 +14,7 @@ import numpy as np
 from fedmap.algorithm.pooling.baseline import Baseline, BaselineTerms, pool_baseline
 from fedmap.errors import TrainingError
 from fedmap.metrics import Threshold
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 @dataclass(frozen=True)

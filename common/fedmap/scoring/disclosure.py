@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmap.algorithm.examples import Examples
 from fedmap.algorithm.pooling.statistics import FeatureStatistics, feature_statistics
-from fedmap.study.plan import StudyPlan
+from fedmap.outcomes import OutcomeKind
 
 
 def is_small_cell(count: int, floor: int) -> bool:
@@ -41,18 +41,18 @@ class PartCounts:
         return self.rows < floor or any(is_small_cell(cell, floor) for cell in self.cells)
 
 
-def part_counts(plan: StudyPlan, part: Examples) -> PartCounts:
+def part_counts(kind: OutcomeKind, part: Examples) -> PartCounts:
     """Small when its rows, or the rows of one class, or its events, are fewer than the floor and not none."""
-    if plan.task.kind == "cox":
+    if kind == "cox":
         return PartCounts(len(part), (0 if part.event is None else int(part.event.sum()),))
     return PartCounts(len(part), tuple(int(n) for n in np.bincount(part.target.numpy())))
 
 
-def events(plan: StudyPlan, *parts: Examples) -> int | None:
+def events(kind: OutcomeKind, *parts: Examples) -> int | None:
     """Events (survival) or positive rows (binary) in some parts; a multiclass task has no such count."""
-    if plan.task.kind == "multiclass":
+    if kind == "multiclass":
         return None
-    if plan.task.kind == "cox":
+    if kind == "cox":
         return sum(int(part.event.sum()) for part in parts if part.event is not None)
     return sum(int((part.target == 1).sum()) for part in parts)
 

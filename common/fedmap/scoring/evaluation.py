@@ -27,7 +27,7 @@ from fedmap.metrics.scores import Scores
 from fedmap.metrics.survival import survival_scores
 from fedmap.metrics.thresholds import choose_threshold
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 _ROUNDED_RULES = ("youden", "sensitivity")  # their threshold is the probability of one validation row
 _DECIMALS = 2

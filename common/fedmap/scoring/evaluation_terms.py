@@ -19,8 +19,8 @@ from fedmap.metrics.inputs import Bools, Floats
 from fedmap.scoring.calibration_bins import BINS, BinTerms, bin_of, joined_bins
 from fedmap.scoring.disclosure import is_small_cell, part_counts
 from fedmap.scoring.evaluation import Scoring, outputs, probabilities
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import subgroups_of
+from fedmap.study.plan.study_plan import StudyPlan
 
 FEW = "withheld: a cell of the group is below the site's floor"
 
@@ -162,7 +162,7 @@ def _tellable(scoring: Scoring, rows_of: dict[str, Bools], floor: int) -> set[st
     told = {
         category
         for category, rows in rows_of.items()
-        if counts[category] and not part_counts(scoring.plan, scoring.on(rows).test).is_small(floor)
+        if counts[category] and not part_counts(scoring.plan.task.kind, scoring.on(rows).test).is_small(floor)
     }
     while told and is_small_cell(sum(counts[category] for category in counts if category not in told), floor):
         told.remove(min(told, key=lambda category: (counts[category], category)))

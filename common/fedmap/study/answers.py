@@ -36,7 +36,7 @@ from fedmap.metrics import METRICS, Metric, MetricResult, SkippedMetric, Thresho
 from fedmap.scoring.decision_rules import DecisionRule, RuleTerms
 from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.answer_names import MODELS, content_name
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.tensors.rule_files import RuleTensors, decode_rule, encode_rule
 

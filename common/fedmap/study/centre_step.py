@@ -28,8 +28,8 @@ from fedmap.shift.pooling import LEAST_SITES, pool_reference
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import ReferenceTerms
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms
 

@@ -116,7 +116,7 @@ class FinalEvaluation:
     def _events(self) -> int | None:
         """Events or positive rows; None where there is no such count, or the others are few."""
         test = self._data.test
-        found = events(self._terms.plan, test)
+        found = events(self._terms.plan.task.kind, test)
         return None if found is None or is_small_cell(len(test) - found, self._floor) else found
 
 

@@ -13,9 +13,9 @@ from fedmap.algorithm.fit.values import Model
 from fedmap.algorithm.model.layers import BatchNorm, Dropout, Layer, Linear, Relu
 from fedmap.algorithm.model.network import Branch, Network
 from fedmap.errors import ModelError
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.plan.sections import ModelSection
+from fedmap.study.plan.study_plan import StudyPlan
 
 EICU_GROUPS = ("drugs", "diagnoses", "physiology")
 

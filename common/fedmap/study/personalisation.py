@@ -15,7 +15,7 @@ from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.study.engine import LoopEngine
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 def fine_tune_settings(settings: FedmapSettings) -> FedmapSettings:

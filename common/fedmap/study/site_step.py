@@ -120,7 +120,7 @@ def _statistics(job: _Job) -> Work:
         MissingCells(one.feature, rounded_count(one.cells, floor), rounded_count(one.of, floor) or 0)
         for one in job.dataset.missing
     )
-    found = events(job.terms.plan, job.dataset.train, job.dataset.validation)
+    found = events(job.terms.plan.task.kind, job.dataset.train, job.dataset.validation)
     told = None if found is None or is_small_cell(rows - found, floor) else rounded_count(found, floor)
     if told is not None:
         told = min(told, rows - rows % floor)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fedmap.errors import PlanError
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.canonical import Json, canonical_form, plan_of
+from fedmap.study.plan.study_plan import StudyPlan
 
 FORMAT = 1
 MOST_ROUNDS = 100_000

@@ -72,7 +72,7 @@ def check_data_command(
         )
     policy = read_policy(settings.policy.file)
     from fedmap_site.checkup.site import require_readable
-    from fedmap_site.data.check_data import check_data
+    from fedmap_site.data.loader import check_data
 
     require_readable(path)
     report = check_data(study_plan, settings.site.name, path, policy)

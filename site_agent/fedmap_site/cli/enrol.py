@@ -189,7 +189,7 @@ def _learn_release_key(given: Here) -> str:
     """First contact: pin the key that signs bundles. The enrolment stands whatever comes of it."""
     from fedmap.errors import FedmapError
     from fedmap_site.cli.bundles.fetch import pin_release_key
-    from fedmap_site.cli.bundles.options import AtShelf
+    from fedmap_site.cli.options import AtShelf
 
     try:
         with given.site().connect() as connection:

@@ -101,7 +101,7 @@ def _check_ended(site: Site, study: str) -> None:
 def _trust(given: Here) -> Trust:
     """What this site knows, where it is enrolled."""
     from fedmap.trust.deletion import Trust
-    from fedmap_site.cli.bundles.options import AtShelf
+    from fedmap_site.cli.options import AtShelf
     from fedmap_site.identity.files import is_enrolled, read_identity
 
     if not given.config.is_file():

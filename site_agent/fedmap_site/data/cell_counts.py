@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.scoring.disclosure import PartCounts, events, part_counts
 from fedmap.study.plan import StudyPlan
-from fedmap_site.policy import Floors
 
 
 @dataclass(frozen=True)
@@ -19,16 +18,11 @@ class CellCounts:
     validation: PartCounts
     test: PartCounts
 
-    def reaches(self, floors: Floors) -> bool:
-        """Whether the site has enough to take part at all."""
-        few_events = self.training_events is not None and self.training_events < floors.min_events
-        return self.training_rows >= max(floors.min_rows, floors.min_cell) and not few_events
-
 
 def count_cells(plan: StudyPlan, dataset: SiteDataset) -> CellCounts:
     return CellCounts(
         training_rows=len(dataset.train) + len(dataset.validation),
-        training_events=events(plan, dataset.train, dataset.validation),
-        validation=part_counts(plan, dataset.validation),
-        test=part_counts(plan, dataset.test),
+        training_events=events(plan.task.kind, dataset.train, dataset.validation),
+        validation=part_counts(plan.task.kind, dataset.validation),
+        test=part_counts(plan.task.kind, dataset.test),
     )

@@ -4,6 +4,10 @@ Steps: (1) the policy allows the study, (2) the file is the one that the study w
 loaded and checked against the plan, (4) it reaches the floors. A file that changes in mid-study is refused:
 rows that moved from test to training would make every score worthless. Scaling needs the federation's
 statistics and is the trainer's.
+
+`check_data` asks whether a file would do for a plan: nothing is trained, sent or remembered. Its report is
+for the site itself: problems are counted exactly, so that they can be found and mended; sizes below the
+floor are not.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.errors import DataError
 from fedmap.files.digests import file_sha256
 from fedmap.files.durable import storage_error
-from fedmap.scoring.disclosure import events
+from fedmap.scoring.disclosure import events, is_small_cell
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.terms import StudyTerms
@@ -96,10 +100,9 @@ class DataLoader:
 def check_dataset(plan: StudyPlan, dataset: SiteDataset, floors: Floors) -> None:
     """Whether a loaded site may take part; the counts themselves are not spelt out."""
     problems = []
-    least = max(floors.min_rows, floors.min_cell)
-    if len(dataset.train) + len(dataset.validation) < least:
-        problems.append(f"fewer than {least} rows for training")
-    found = events(plan, dataset.train, dataset.validation)
+    if len(dataset.train) + len(dataset.validation) < floors.rows_to_train:
+        problems.append(f"fewer than {floors.rows_to_train} rows for training")
+    found = events(plan.task.kind, dataset.train, dataset.validation)
     if found is not None and found < floors.min_events:
         words = "events" if plan.task.kind == "cox" else "positive rows"
         problems.append(f"fewer than {floors.min_events} {words} for training")
@@ -112,3 +115,65 @@ def check_dataset(plan: StudyPlan, dataset: SiteDataset, floors: Floors) -> None
             tuple(problems),
             hint="The floors are the stricter of the study's limits and the policy; wait for more data.",
         )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was counted."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What a site can know about its file before it joins a study."""
+
+    study: str
+    usable: bool
+    problems: tuple[str, ...]
+    counts: tuple[Line, ...]
+    left_out: tuple[Line, ...]  # reason → rows
+    notes: tuple[str, ...]
+
+
+def check_data(plan: StudyPlan, site: str, path: Path, policy: SitePolicy) -> DataReport:
+    """Load the file as a round would, under plan and policy."""
+    floors = floors_of(plan, policy)
+    try:
+        dataset = load_site(plan, site, path, _T1)
+    except DataError as error:
+        return DataReport(plan.study.name, False, error.problems, (), (), ())
+    problems: tuple[str, ...] = ()
+    try:
+        check_dataset(plan, dataset, floors)
+    except DataError as error:
+        problems = error.problems
+    return DataReport(
+        study=plan.study.name,
+        usable=not problems,
+        problems=problems,
+        counts=_counts(plan, dataset, floors),
+        left_out=tuple(Line(e.reason, shown_count(e.rows, floors)) for e in dataset.exclusions),
+        notes=dataset.notes,
+    )
+
+
+def _counts(plan: StudyPlan, dataset: SiteDataset, floors: Floors) -> tuple[Line, ...]:
+    lines = [Line("inputs of the model", str(len(dataset.layout.names)))]
+    word = "events" if plan.task.kind == "cox" else "positive rows"
+    for name, part in (
+        ("training", dataset.train),
+        ("validation", dataset.validation),
+        ("test", dataset.test),
+    ):
+        lines.append(Line(f"{name} rows", shown_count(len(part), floors)))
+        found = events(plan.task.kind, part)
+        if found is not None:
+            lines.append(Line(f"{name} {word}", shown_count(found, floors)))
+    return tuple(lines)
+
+
+def shown_count(count: int, floors: Floors) -> str:
+    """A count, or that it is below the floor."""
+    return f"fewer than {floors.min_cell}" if is_small_cell(count, floors.min_cell) else str(count)

@@ -93,7 +93,7 @@ class AnswerChecks:
         return passed
 
     def _reaches_floors(self) -> bool:
-        enough = self._cells.reaches(self._floors)
+        enough = self._floors.allow(self._cells.training_rows, self._cells.training_events)
         text = f"at least {self._floors.min_rows} rows and {self._floors.min_events} events for training"
         outcome = Check("floors", "passed", text) if enough else Check("floors", "refused", f"not {text}")
         self._checks.append(outcome)

@@ -72,7 +72,7 @@ def counts(plan: StudyPlan, data: SiteDataset) -> tuple[tuple[str, str], ...]:
     lines: list[tuple[str, str]] = []
     for name, part in (("training", data.train), ("validation", data.validation), ("held-out", data.test)):
         lines.append((f"{name} rows", shown(len(part), plan)))
-        found = events(plan, part)
+        found = events(plan.task.kind, part)
         if found is not None:
             lines.append((f"{name} {word}", shown(found, plan)))
     return tuple(lines)

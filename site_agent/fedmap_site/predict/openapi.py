@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from pydantic.json_schema import models_json_schema
 
 from fedmap.study.plan import FeatureBlock
-from fedmap.study.plan.features import Feature
+from fedmap.study.plan.sections import Feature
 from fedmap.web.pages import Pages
 from fedmap_site.predict.rows import CLASS, LOG_HAZARD, ReadyModel
 from fedmap_site.predict.service import MOST_ROWS, ROWS, SKIP, Form, columns_form, outputs_in_words

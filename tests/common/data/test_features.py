@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmap.data.features import encode_features, rows_to_exclude
-from fedmap.study.plan.features import Feature, FeatureBlock, FeatureColumn, MissingRule
+from fedmap.study.plan.sections import Feature, FeatureBlock, FeatureColumn, MissingRule
 
 SBP = FeatureColumn(name="sbp", kind="number", unit="mmHg", range=(60.0, 260.0))
 SEX = FeatureColumn(name="sex", kind="category", categories=("F", "M"))

@@ -21,8 +21,8 @@ from fedmap.bundles.card.figures import (
     percent,
 )
 from fedmap.bundles.manifest import Draft, day
-from fedmap.study.plan import FeatureBlock, StudyPlan
-from fedmap.study.plan.features import Feature
+from fedmap.study.plan.sections import Feature, FeatureBlock
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import parse_terms
 
 _TIERS = {

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedmap.data.table.faults import Fault, Mask, column_fault
-from fedmap.study.plan.values import canonical_text
+from fedmap.study.plan.sections import canonical_text
 
 Column: TypeAlias = "pd.Series[Any]"
 Floats = NDArray[np.float64]

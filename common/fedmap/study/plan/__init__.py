@@ -1,6 +1,6 @@
 """The study plan: TOML in, one frozen and checked `StudyPlan` out.
 
-`sections` and `features` are the plan's parts, `contradictions` what they must not say together, `wording`
+`sections` are the plan's parts, `contradictions` what they must not say together, `wording`
 turns validation faults into plain words, `reading` is the way in. The plan knows nothing of patient files
 or of models.
 
@@ -11,11 +11,14 @@ May import: metrics and below.
 
 from __future__ import annotations
 
-from fedmap.study.plan.features import Feature, FeatureBlock, FeatureColumn, MissingRule
 from fedmap.study.plan.reading import load_plan, parse_plan
 from fedmap.study.plan.sections import (
     DataSection,
+    Feature,
+    FeatureBlock,
+    FeatureColumn,
     LimitsSection,
+    MissingRule,
     ModelSection,
     PositiveRule,
     RoundsSection,

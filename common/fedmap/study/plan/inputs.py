@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedmap.study.plan.features import Feature, FeatureBlock
+from fedmap.study.plan.sections import Feature, FeatureBlock
 from fedmap.study.plan.study_plan import StudyPlan
 
 

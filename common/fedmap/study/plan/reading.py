@@ -22,9 +22,11 @@ from fedmap.algorithm.settings import AggregationSettings, PriorSettings, Traini
 from fedmap.errors import PlanError
 from fedmap.process.problems import Fault, faults_of, path_of, unknown_key
 from fedmap.study.plan.contradictions import Draft, contradictions
-from fedmap.study.plan.features import Feature, FeatureBlock, FeatureColumn
 from fedmap.study.plan.sections import (
     DataSection,
+    Feature,
+    FeatureBlock,
+    FeatureColumn,
     LimitsSection,
     ModelSection,
     RoundsSection,

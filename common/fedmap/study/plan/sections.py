@@ -2,17 +2,54 @@
 
 What one field may hold is said here; what two fields may not say together is in `contradictions`. The
 sections training, prior and aggregation are the algorithm's own settings classes, used as they are.
+Input columns are only described: `fedmap.data.features` reads, checks and encodes those of a file.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from fedmap.outcomes import OutcomeKind
-from fedmap.study.plan.values import Scalar, Text
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_WORDS = {"true": "1", "false": "0"}
+
+
+def canonical_text(value: object) -> str:
+    """The one spelling under which equal values meet: 0, 0.0 and "0" are one category, and so are true and 1.
+
+    Used for the plan's own lists and for the cells of a file. It never guesses further: "M" and "m" stay two.
+    """
+    text = str(value).strip()
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        if number.is_integer() and abs(number) < 1e15:
+            return str(int(number))
+        return repr(number)
+    return _WORDS.get(text.lower(), text)
+
+
+def _scalar_as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int | float):
+        return canonical_text(value)
+    if isinstance(value, str):
+        return value
+    raise PydanticCustomError("scalar", "must be a text or a number")
+
+
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+"""Text that is not blank: names of columns, titles."""
+
+Scalar = Annotated[Text, BeforeValidator(_scalar_as_text)]
+"""A category or class of the plan; TOML may give it as text or as a number."""
+
 
 Share = Annotated[float, Gt(0), Lt(1)]
 Count = Annotated[int, Ge(1)]
@@ -142,3 +179,62 @@ class ScalingSection(Section):
     """Whether features are standardised with the federation's statistics or the site's own."""
 
     mode: Literal["pooled", "local"] = "pooled"
+
+
+Range = tuple[float, float]
+
+
+class MissingRule(Section):
+    """What becomes of an empty cell: an error, a recorded exclusion of its row, or a fixed value."""
+
+    action: Literal["refuse", "exclude", "fill"] = "refuse"
+    fill: float | str | None = None
+
+
+def _as_missing_rule(value: object) -> MissingRule:
+    match value:
+        case MissingRule():
+            return value
+        case "refuse":
+            return MissingRule(action="refuse")
+        case "exclude":
+            return MissingRule(action="exclude")
+        case {"fill": str() | int() | float() as fill, **rest} if not rest and not isinstance(fill, bool):
+            return MissingRule(action="fill", fill=fill if isinstance(fill, str) else float(fill))
+    raise PydanticCustomError("missing_rule", 'must be "refuse", "exclude" or { fill = value }')
+
+
+Missing = Annotated[MissingRule, BeforeValidator(_as_missing_rule)]
+
+
+class _NumberOptions(Section):
+    """Options that columns and blocks share."""
+
+    unit: Text | None = None
+    range: Range | None = None
+    """Inclusive. A value outside is refused: a unit wrong by ten shows up here."""
+    missing: Missing = MissingRule()
+    transform: Literal["none", "log1p"] = "none"
+    scale: bool = True
+    group: str = ""
+    """The tower of a multi-modal model; empty for none."""
+
+
+class FeatureColumn(_NumberOptions):
+    """One column: a number, or a category with a closed set of values."""
+
+    name: Text
+    kind: Literal["number", "category"]
+    categories: tuple[Scalar, ...] = ()
+    """The first is the reference; each other one becomes a 0/1 input."""
+
+
+class FeatureBlock(_NumberOptions):
+    """All columns whose names start with `prefix`, in order of their names; `columns` of them."""
+
+    prefix: Text
+    columns: Annotated[int, Ge(1)]
+    kind: Literal["number"]
+
+
+Feature = FeatureColumn | FeatureBlock

@@ -11,9 +11,9 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer, model_vali
 from fedmap.algorithm.settings import AggregationSettings, FedmapSettings, PriorSettings, TrainingSettings
 from fedmap.errors import PlanError
 from fedmap.study.plan.contradictions import Draft, contradictions
-from fedmap.study.plan.features import Feature
 from fedmap.study.plan.sections import (
     DataSection,
+    Feature,
     LimitsSection,
     ModelSection,
     RoundsSection,

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedmap.algorithm.pooling.baseline import BaselineTerms
 from fedmap.files.tensors import Expected, decode_tensors, encode_tensors
 from fedmap.shift.told.terms import ReferenceTerms, decode_reference, encode_reference, expected_reference
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import baseline_of, expected_baseline, named_baseline
 
 

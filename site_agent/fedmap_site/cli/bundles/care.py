@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmap.process.command_line import JsonValue, WholeTable, moment
-from fedmap_site.cli.bundles.options import AtShelf, Trusting, TrustNewKey, now_ms, split_named
+from fedmap_site.cli.options import AtShelf, Trusting, TrustNewKey, now_ms, split_named
 
 Named = Annotated[str, typer.Argument(help="NAME or NAME-VERSION, as `fedmap-site bundle list` shows it.")]
 

@@ -15,8 +15,8 @@ import typer
 
 from fedmap.errors import FedmapError, StateError
 from fedmap.process.command_line import JsonValue, WholeTable, moment, print_aside, say
-from fedmap_site.cli.bundles.options import Trusting, now_ms, split_named
 from fedmap_site.cli.bundles.shelf import install_from, installed_lines
+from fedmap_site.cli.options import Trusting, now_ms, split_named
 
 if TYPE_CHECKING:
     from fedmap_site.bundles.download import Progress, Source

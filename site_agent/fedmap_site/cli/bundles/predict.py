@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedmap.process.command_line import WholeTable, print_aside
-from fedmap_site.cli.bundles.options import (
+from fedmap_site.cli.options import (
     BundleOption,
     DataOption,
     ModelOption,

@@ -10,7 +10,7 @@ import typer
 
 from fedmap.process.command_line import print_aside
 from fedmap.process.ending import INTERRUPTED
-from fedmap_site.cli.bundles.options import (
+from fedmap_site.cli.options import (
     AtShelf,
     BundleOption,
     ModelOption,

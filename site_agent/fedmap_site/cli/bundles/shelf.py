@@ -9,7 +9,7 @@ import typer
 
 from fedmap.errors import FedmapError
 from fedmap.process.command_line import JsonValue, WholeTable, command, command_group, moment, print_json
-from fedmap_site.cli.bundles.options import AtShelf, Trusting, TrustNewKey, now_ms
+from fedmap_site.cli.options import AtShelf, Trusting, TrustNewKey, now_ms
 
 if TYPE_CHECKING:
     from fedmap_site.bundles.records import Installed
