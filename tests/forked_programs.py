@@ -45,7 +45,7 @@ LOADED = (
         "fedmap_site.loop.agent",
         "fedmap_site.identity.enrolment",
         "fedmap_site.link.connection",
-        "fedmap_site.identity.renewal",
+        "fedmap_site.identity.enrolment",
     ),
     *(
         "fedmap_site.checkup.doctor",

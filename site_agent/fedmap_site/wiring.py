@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedmap.contract.v1.values import AgentInstance
     from fedmap.process.telemetry import TelemetryServer
     from fedmap_site.exit.outbox import Outbox
-    from fedmap_site.identity.renewal import Renewal
+    from fedmap_site.identity.enrolment import Renewal
     from fedmap_site.link.connection import Connection
     from fedmap_site.loop.agent import Agent
     from fedmap_site.loop.drop_rounds import FileSite
@@ -80,7 +80,7 @@ class Site:
 
     def connect(self) -> Connection:
         """A connection with the identity in force."""
-        from fedmap_site.identity.renewal import credentials_of, read_authority
+        from fedmap_site.identity.enrolment import credentials_of, read_authority
         from fedmap_site.link.connection import Connection
         from fedmap_site.link.https import route_of
 
@@ -153,7 +153,7 @@ def run_agent(config: SiteConfig, tell: Tell, stop: Stop) -> None:
     compute_on_one_thread()
     from fedmap.contract.v1.values import AgentInstance
     from fedmap.process.telemetry import DiskSpace
-    from fedmap_site.identity.renewal import Renewal, read_authority
+    from fedmap_site.identity.enrolment import Renewal, read_authority
     from fedmap_site.link.connection import Connection
     from fedmap_site.link.https import route_of
     from fedmap_site.metrics import PREFIX, SiteMetrics

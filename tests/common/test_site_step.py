@@ -21,8 +21,7 @@ from fedmap.contract.v1.values import (
     Task,
 )
 from fedmap.data.loading import load_site
-from fedmap.data.scaling import scale_dataset
-from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.data.table.site_dataset import SiteDataset, scale_dataset
 from fedmap.errors import IncompatibleError, ModelError
 from fedmap.metrics import Metric, MetricResult, SkippedMetric
 from fedmap.scoring.decision_rules import pool_rule

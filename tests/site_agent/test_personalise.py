@@ -19,7 +19,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.bundles.loading import load_prior
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.data.loading import load_site
-from fedmap.data.scaling import scale_dataset
+from fedmap.data.table.site_dataset import scale_dataset
 from fedmap.errors import (
     ConflictError,
     DataError,

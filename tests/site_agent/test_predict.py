@@ -15,9 +15,8 @@ import torch
 from fedmap.data.loading import load_site
 from fedmap.errors import ConflictError, DataError, ModelError, StateError, StorageError
 from fedmap.scoring.evaluation import outputs, probabilities
-from fedmap_site.predict.file import FileFormat
 from fedmap_site.predict.rows import Predictor, ReadyModel, shared_model
-from fedmap_site.predict.table import PredictionRun, PredictOptions, predict_file
+from fedmap_site.predict.table import FileFormat, PredictionRun, PredictOptions, predict_file
 from tests.site_agent.tier_bundles import IDENTIFIER, ROOT, Kind, patients, trained, write_table
 
 QUIET = PredictOptions(check_shift=False)

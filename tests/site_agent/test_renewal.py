@@ -14,8 +14,8 @@ from fedmap.transport.client import Route
 from fedmap.trust.certificates import certificate_facts
 from fedmap.trust.pki import fits
 from fedmap_site.identity import files as identity_files
+from fedmap_site.identity.enrolment import RETRY_SECONDS, Renewal, read_authority, renewal_time
 from fedmap_site.identity.files import GENERATIONS, read_identity, write_identity
-from fedmap_site.identity.renewal import RETRY_SECONDS, Renewal, read_authority, renewal_time
 from fedmap_site.link.connection import Connection
 from tests.site_agent.federation_double import AggregatorDouble, Authority, now
 

@@ -12,8 +12,8 @@ from fedmap.errors import FedmapError, NotAllowedError
 from fedmap.process.settings import read_config
 from fedmap_lab.local.federation import LocalFederation
 from fedmap_site.config import SiteConfig
+from fedmap_site.identity.enrolment import Renewal
 from fedmap_site.identity.files import read_identity
-from fedmap_site.identity.renewal import Renewal
 from fedmap_site.link.connection import Connection
 from fedmap_site.link.https import route_of
 from fedmap_site.wiring import Site, now

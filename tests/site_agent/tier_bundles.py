@@ -26,8 +26,7 @@ from fedmap.bundles.manifest import Draft, Lineage
 from fedmap.bundles.verification import Trust, VerifiedBundle, verify_bundle
 from fedmap.bundles.writing import prior_parts, readable_parts, rule_values, scaler_values, write_bundle
 from fedmap.data.loading import load_site
-from fedmap.data.scaling import scale_dataset
-from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.data.table.site_dataset import SiteDataset, scale_dataset
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.evaluation import local_rule
 from fedmap.shift.pooling import pool_reference

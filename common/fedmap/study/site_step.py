@@ -26,8 +26,7 @@ from fedmap.contract.v1.values import (
     StatisticsAnswer,
     Task,
 )
-from fedmap.data.scaling import scale_dataset
-from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.data.table.site_dataset import SiteDataset, scale_dataset
 from fedmap.errors import FedmapError, IncompatibleError, ModelError, TrainingError
 from fedmap.scoring.disclosure import events, is_small_cell, released_statistics, rounded_count
 from fedmap.scoring.evaluation import Scoring, local_rule, rule_terms

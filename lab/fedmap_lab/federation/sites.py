@@ -17,8 +17,7 @@ from fedmap.algorithm.pooling.statistics import Scaler, make_scaler, pool_statis
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
 from fedmap.data.loading import load_site
-from fedmap.data.scaling import scale_dataset
-from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.data.table.site_dataset import SiteDataset, scale_dataset
 from fedmap.errors import DataError, TrainingError
 from fedmap.scoring.disclosure import released_statistics
 from fedmap.study.models import build_model

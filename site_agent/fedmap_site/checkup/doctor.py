@@ -25,8 +25,8 @@ from fedmap_site.checkup.site import (
     refuse_taken_port,
 )
 from fedmap_site.config import NO_CONFIG, SiteConfig
+from fedmap_site.identity.enrolment import credentials_of, read_authority
 from fedmap_site.identity.files import LOCK, read_identity
-from fedmap_site.identity.renewal import credentials_of, read_authority
 from fedmap_site.link.connection import SKEW_SECONDS, Connection, Skew, skew_of
 from fedmap_site.link.https import route_of
 

@@ -19,8 +19,8 @@ from fedmap.process.telemetry import is_telemetry
 from fedmap.trust.certificates import CertificateFacts, Identity, certificate_facts
 from fedmap.trust.pki import fits
 from fedmap_site.config import SiteConfig
+from fedmap_site.identity.enrolment import renewal_time
 from fedmap_site.identity.files import SiteIdentity, open_to_others
-from fedmap_site.identity.renewal import renewal_time
 from fedmap_site.policy import read_policy
 
 STATE_MISSING = (

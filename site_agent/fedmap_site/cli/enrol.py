@@ -144,8 +144,13 @@ def _needed(value: str, option: str) -> str:
 
 def _over_network(settings: SiteConfig, joining: Path, token: str, fingerprint: str) -> CertificateFacts:
     from fedmap.transport.client import Credentials
-    from fedmap_site.identity.enrolment import accept_certificate, new_request, read_joining, settle
-    from fedmap_site.identity.renewal import read_authority
+    from fedmap_site.identity.enrolment import (
+        accept_certificate,
+        new_request,
+        read_authority,
+        read_joining,
+        settle,
+    )
     from fedmap_site.link.connection import Connection
     from fedmap_site.link.https import route_of
     from fedmap_site.wiring import software_version

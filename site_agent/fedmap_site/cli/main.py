@@ -14,11 +14,16 @@ import typer
 
 from fedmap.process.command_line import command, command_group, say, version_option
 from fedmap.process.ending import run_program
-from fedmap_site.cli.bundles.care import card_command, remove_command, trust_command, withdrawals_command
 from fedmap_site.cli.bundles.fetch import fetch_command
 from fedmap_site.cli.bundles.predict import check_shift_command, personalise_command, predict_command
 from fedmap_site.cli.bundles.serve import serve_bundles_command, serve_command
-from fedmap_site.cli.bundles.shelf import bundle_app
+from fedmap_site.cli.bundles.shelf import (
+    bundle_app,
+    card_command,
+    remove_command,
+    trust_command,
+    withdrawals_command,
+)
 from fedmap_site.cli.checks import check_config_command, check_data_command, doctor_command
 from fedmap_site.cli.enrol import enrol_command
 from fedmap_site.cli.outbox import audit_app, outbox_app, reject_command, release_command

@@ -3,7 +3,7 @@
 Each identity is a generation folder of its own under `identities`; `identity` is a link to the one in
 force. A new one is written whole and durable first, then the link is switched in one rename: a process that
 is killed at any point leaves the old identity or the new one, never a key without its certificate. Nothing
-is checked here beyond that; who made the certificate is the business of `enrolment` and `renewal`.
+is checked here beyond that; who made the certificate is the business of `enrolment`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from fedmap.errors import (
 )
 from fedmap.process.log import get_logger
 from fedmap_site.config import AgentSection
-from fedmap_site.identity.renewal import Renewal
+from fedmap_site.identity.enrolment import Renewal
 from fedmap_site.link.connection import Connection, skew_of
 from fedmap_site.loop.courier import Courier
 from fedmap_site.loop.heartbeat import Heartbeat

@@ -22,8 +22,7 @@ from fedmap.bundles.loading import load_prior
 from fedmap.bundles.verification import VerifiedBundle
 from fedmap.data.feature_rows import COLUMNS_HINT, feature_columns, missing_columns
 from fedmap.data.loading import load_site
-from fedmap.data.scaling import scale_dataset, site_scaler
-from fedmap.data.table.site_dataset import SiteDataset
+from fedmap.data.table.site_dataset import SiteDataset, scale_dataset, site_scaler
 from fedmap.errors import DataError, TrainingError
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.evaluation import local_rule

@@ -169,8 +169,8 @@ def _way(link: Link, settings: SiteConfig | None, authority: Path | None, proxy:
     if settings is None:
         return Way(authority=given, proxy=check_proxy(proxy))
     from fedmap.process.addresses import host_of
+    from fedmap_site.identity.enrolment import read_authority
     from fedmap_site.identity.files import CERTIFICATE, KEY, LINK, is_enrolled, read_identity
-    from fedmap_site.identity.renewal import read_authority
     from fedmap_site.link.https import route_of
 
     through = check_proxy(proxy) or route_of(settings.aggregator).proxy
