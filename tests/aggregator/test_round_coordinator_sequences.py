@@ -16,8 +16,8 @@ from fedmap.study.course.questions import (
     answers_needed,
     current_step,
     due_compute,
-    is_live,
     is_open,
+    live_sites,
     next_tick,
     participants,
     pending_sites,
@@ -195,9 +195,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert next_tick(state, self.now) is not None or usable_count(task) < answers_needed(
             state, task, self.now
         )
-        able = [
-            s for s in SITES if is_live(state, s) and (s not in task.answers or not task.answers[s].stands)
-        ]
+        able = [s for s in live_sites(state) if (s not in task.answers or not task.answers[s].stands)]
         asked = any(tasks_for(state, site) is not None for site in able)
         assert not able or asked or next_tick(state, self.now) is not None, "the study is stuck in silence"
 

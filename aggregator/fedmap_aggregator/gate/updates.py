@@ -62,7 +62,6 @@ class CheckedAnswer:
 
     status: AnswerStatus  # accepted, abstained or failed
     norm: float | None = None  # ‖θ‖; initial models and fits
-    log_omega: float | None = None
 
 
 def check_answer(
@@ -165,7 +164,7 @@ def _check_fit(
     norm = parameters_norm(model.network, tensors)
     reference = _fresh_norm(model) if cohort_norm is None else cohort_norm
     _check_norm(norm, max(1.0, reference) if task.round <= 1 else reference, limits)
-    return CheckedAnswer("accepted", norm, fit.log_omega)
+    return CheckedAnswer("accepted", norm)
 
 
 def _check_log_omega(plan: StudyPlan, log_omega: float, limits: GateLimits) -> None:

@@ -27,7 +27,6 @@ from fedmap.shift.reference import Reference
 from fedmap.study.record import RefusalRecord, RoundRecord, RoundSummary, StudyRecord
 from fedmap.study.terms import parse_terms
 
-FORMAT = 1
 RUN, PRIOR = "run.json", "prior.safetensors"
 _AGAIN = "Copy the whole folder again from where the study was run; nothing in it may be changed by hand."
 _Answer = TypeVar("_Answer", StatisticsAnswer, EvaluationAnswer)

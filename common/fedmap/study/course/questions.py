@@ -37,12 +37,8 @@ def member_of(state: StudyState, site: str) -> Member:
     return member
 
 
-def is_live(state: StudyState, site: str) -> bool:
-    """Takes part and gives signs of life."""
-    return _takes_part(state, site) and site not in state.silent
-
-
 def live_sites(state: StudyState) -> tuple[str, ...]:
+    """Those that take part and give signs of life, sorted."""
     silent = set(state.silent)
     return tuple(site for site in participants(state) if site not in silent)
 
