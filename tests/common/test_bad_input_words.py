@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -17,47 +15,6 @@ from fedmap.files.access import missing_mount
 from fedmap.files.durable import storage_error
 from fedmap.process.addresses import bind_fault, port_error
 from fedmap.process.ending import exit_code_of, run_program
-from fedmap.process.settings import Section, parse_config
-
-
-class Server(Section):
-    former_keys: ClassVar[Mapping[str, str]] = {"host": "`address`, with the port"}
-    address: str = ""
-
-
-class Inner(Section):
-    depth: int = 1
-
-
-class Outer(Section):
-    inner: Inner = Inner()
-
-
-class Settings(Section):
-    server: Server = Server()
-    outer: Outer = Outer()
-
-
-def problems(text: str) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as refused:
-        parse_config(text, "test", Path("/"), Settings)
-    return refused.value.problems
-
-
-def test_an_old_key_is_told_with_what_it_is_called_now() -> None:
-    (told,) = problems('[server]\nhost = "x"\n')
-    assert told == "server.host: old key: it is now `address`, with the port"
-
-
-def test_a_key_in_the_wrong_section_is_led_to_its_own() -> None:
-    assert problems("[server]\ndepth = 2\n") == (
-        "server.depth: unknown key here; there is `depth` under [outer.inner]",
-    )
-    assert problems("depth = 2\n") == ("depth: unknown key here; there is `depth` under [outer.inner]",)
-
-
-def test_a_key_that_nobody_knows_is_unknown_and_no_more() -> None:
-    assert problems("[server]\nzebra = 2\n") == ("server.zebra: unknown key",)
 
 
 def test_a_missing_folder_is_told_apart_from_an_empty_one(tmp_path: Path) -> None:

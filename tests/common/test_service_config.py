@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import pytest
 from annotated_types import Ge, Gt
@@ -22,6 +23,7 @@ class Retry(Section):
 
 
 class Server(Section):
+    former_keys: ClassVar[Mapping[str, str]] = {"host": "`address`, with the port"}
     address: str
     state: Path = Path("state")
     site: SiteName = "a"
@@ -138,6 +140,10 @@ DATE = "server.address: must not be a date or a time; put it in quotes"
     ("text", "problem"),
     [
         (GOOD + 'state = "~/state"\n', "server.state: `~`"),
+        (GOOD + 'host = "x"\n', "server.host: old key: it is now `address`, with the port"),
+        (GOOD + "calls = 2\n", "server.calls: unknown key here; there is `calls` under [limits]"),
+        ("attempts = 2\n" + GOOD, "attempts: unknown key here; there is `attempts` under [server.retry]"),
+        (GOOD + "zebra = 2\n", "server.zebra: unknown key"),
         (GOOD + '[limits]\ncalls = "8"\n', "limits.calls: must be a whole number"),
         *((GOOD + f"days = {value}\n", "server.days: must be") for value in ("nan", "inf", "-inf")),
         ("[server]\naddress = 2024-01-01\n", DATE),

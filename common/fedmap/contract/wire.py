@@ -57,13 +57,6 @@ def read_json(kind: type[V], text: str) -> V:
     return _value_of(kind, message)
 
 
-def json_object(value: object) -> dict[str, Any]:
-    """Protobuf's JSON form as an object, with a value for every field that always has one."""
-    return json_format.MessageToDict(
-        _message_of(value), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-
-
 def fields_of(value: object) -> Iterator[tuple[str, str]]:
     """The path and text of everything that is said, however deep, in the contract's order."""
     yield from _said(_message_of(value), "")

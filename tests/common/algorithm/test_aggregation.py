@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmap.algorithm.model.layers import Buffers
@@ -52,52 +51,6 @@ def _next(
     return next_prior(SPEC, settings, aggregation, _start(settings), log_omega, load)
 
 
-class HandPrior:
-    """f, its ψ-gradient and the projection for SPEC and hidden (2, 2), written out in numpy float64."""
-
-    def __init__(self, psi: Tensor) -> None:
-        flat = psi.double().numpy()
-        self.a, self.b, self.b1 = (flat[i : i + 4].reshape(2, 2).copy() for i in (0, 4, 8))  # (t, unit)
-        self.u = flat[12:20].reshape(2, 2, 2).copy()
-        self.b2, self.v = (flat[i : i + 4].reshape(2, 2).copy() for i in (20, 24))
-
-    def flat(self) -> NDArray[np.float64]:
-        return np.concatenate([p.ravel() for p in (self.a, self.b, self.b1, self.u, self.b2, self.v)])
-
-    def value(self, theta: NDArray[np.float64], mu: NDArray[np.float64]) -> float:
-        total = 0.0
-        for t in range(2):
-            hidden = np.log1p(np.exp(self.a[t] * theta[t] + self.b[t] * mu[t] + self.b1[t]))
-            total += float(self.v[t] @ np.log1p(np.exp(self.u[t] @ hidden + self.b2[t])))
-        return total
-
-    def step(
-        self, sites: list[NDArray[np.float64]], shares: list[float], mu: NDArray[np.float64], rate: float
-    ) -> None:
-        """ψ ← project(ψ − λ Σ ω̄_k ∂f(θ_k, μ)/∂ψ)."""
-        moves = [np.zeros_like(p) for p in (self.a, self.b, self.b1, self.u, self.b2, self.v)]
-        for theta, share in zip(sites, shares, strict=True):
-            for t in range(2):
-                first = self.a[t] * theta[t] + self.b[t] * mu[t] + self.b1[t]
-                hidden = np.log1p(np.exp(first))
-                second = self.u[t] @ hidden + self.b2[t]
-                by_second = self.v[t] / (1 + np.exp(-second))
-                by_first = (by_second @ self.u[t]) / (1 + np.exp(-first))
-                gradients = (
-                    by_first * theta[t],
-                    by_first * mu[t],
-                    by_first,
-                    np.outer(by_second, hidden),
-                    by_second,
-                    np.log1p(np.exp(second)),
-                )
-                for move, gradient in zip(moves, gradients, strict=True):
-                    move[t] += share * gradient
-        for part, move in zip((self.a, self.b, self.b1, self.u, self.b2, self.v), moves, strict=True):
-            part -= rate * move
-        self.u, self.v = np.maximum(self.u, 0), np.maximum(self.v, 0)
-
-
 def test_pooled_variance_is_never_negative() -> None:
     """A channel without spread at a large mean: rounding must not leave a root of a negative number."""
     updates = {name: _update(0.0, 0.0, buffers=_buffers(1e4 + 1 / 3, 0.0, 1)) for name in "abcdefg"}
@@ -107,22 +60,29 @@ def test_pooled_variance_is_never_negative() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("rate", [1e-3, 0.3, 5.0])
-def test_psi_steps_by_hand_with_projection(steps: int, rate: float) -> None:
-    sites = [np.array(SITES["north"]), np.array(SITES["south"])]
-    mu = np.array([2.5, 1.0])
-    hand = HandPrior(_start().psi)
-    for _ in range(steps):
-        hand.step(sites, [0.25, 0.75], mu, rate)
-    step = _next(AggregationSettings(psi_learning_rate=rate, psi_steps=steps))
-    assert step.prior.psi.numpy() == pytest.approx(hand.flat(), rel=1e-4, abs=1e-5)
-    if rate >= 0.3:
-        assert int((hand.v == 0).sum()) > 0, "the case must make the projection act"
+def test_psi_steps_are_those_of_autograd_each_with_its_projection(steps: int, rate: float) -> None:
+    """ψ ← project(ψ − λ Σ ω̄_k ∂f(θ_k, μ')/∂ψ) with the shares ¼ and ¾ and μ' = (2.5, 1)."""
+    network, mu = ConvexNetwork(SPEC, PRIOR), torch.tensor([2.5, 1.0])
+    theta = torch.tensor(list(SITES.values()))
 
-    f = 0.25 * hand.value(sites[0], mu) + 0.75 * hand.value(sites[1], mu)
+    def f(psi: Tensor) -> Tensor:
+        views = network.psi(psi)
+        return network.value(views, network.anchor(views, mu), theta) @ torch.tensor([0.25, 0.75])
+
+    psi = _start().psi
+    for _ in range(steps):
+        psi.requires_grad_()
+        (slope,) = torch.autograd.grad(f(psi), psi)
+        psi = network.project((psi - rate * slope).detach())
+    step = _next(AggregationSettings(psi_learning_rate=rate, psi_steps=steps))
+    assert torch.allclose(step.prior.psi, psi, rtol=1e-4, atol=1e-5)
+    assert rate < 0.3 or bool((network.psi(psi).output == 0).any()), "the case must make the projection act"
+
+    convex = float(f(psi))
     quadratic = 0.2 * (0.25 * (1.5**2 + 3.0**2) + 0.75 * (0.5**2 + 1.0**2))
     shrinkage = 0.01 * (0.25 * 5.0 + 0.75 * 13.0 + 7.25)
-    assert step.convex_penalty == pytest.approx(f, rel=1e-4, abs=1e-6)
-    assert step.penalty == pytest.approx(f + quadratic + shrinkage, rel=1e-4, abs=1e-6)
+    assert step.convex_penalty == pytest.approx(convex, rel=1e-4, abs=1e-6)
+    assert step.penalty == pytest.approx(convex + quadratic + shrinkage, rel=1e-4, abs=1e-6)
 
 
 def test_no_psi_steps_and_the_quadratic_prior_leave_psi_alone() -> None:

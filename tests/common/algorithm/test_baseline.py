@@ -104,18 +104,6 @@ def test_a_shift_of_the_log_hazard_moves_the_baseline_and_not_the_risk(cohort: C
     )
 
 
-def test_a_baseline_worked_out_by_hand() -> None:
-    # Weights e^η 1, 2, 3, 4 with times 1, 1, 2, 3; the row of time 2 is censored: H₀ = 2/10, then + 1/4.
-    log_hazard = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64))
-    time = torch.tensor([1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    event = torch.tensor([True, True, False, True])
-    baseline = pooled(log_hazard, time, event, [1.0, 3.0])
-    np.testing.assert_allclose(baseline.cumulative, [0.2, 0.45])
-    np.testing.assert_allclose(
-        baseline.risk(torch.tensor([0.0])), [[1 - np.exp(-0.2), 1 - np.exp(-0.45)]], rtol=1e-12
-    )
-
-
 def test_an_event_between_grid_times_sees_the_risk_set_in_between() -> None:
     # One interval (0, 4]: four rows of weight 1, events at 1 and 3 (on average half way), two rows last.
     # Risk 4 at the start, 2 at the end, so 3 half way: H₀(4) = 2/3. Breslow has 1/4 + 1/3 = 7/12.

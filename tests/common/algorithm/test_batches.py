@@ -151,11 +151,6 @@ def test_a_remainder_of_one_row_is_another_row_every_epoch() -> None:
     assert out == set(range(9))
 
 
-def test_epochs_are_shuffled_anew() -> None:
-    stream = _stream([20], 5)
-    assert _of(0, list(stream.epoch())) != _of(0, list(stream.epoch()))
-
-
 DROPOUTS = (Dropout(0.3, 3), Dropout(0.5, 2))
 
 

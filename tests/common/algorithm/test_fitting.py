@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmap.algorithm.examples import Examples
@@ -20,7 +18,9 @@ from fedmap.algorithm.model.layers import BatchNorm, Buffers, Linear, Relu
 from fedmap.algorithm.model.likelihood import LikelihoodName, Outcome, negative_log_likelihood
 from fedmap.algorithm.model.network import Network
 from fedmap.algorithm.prior.convex_network import ConvexNetwork
+from fedmap.algorithm.prior.penalty import anchored_penalty
 from fedmap.algorithm.prior.values import Prior, initial_prior
+from fedmap.algorithm.prior.weights import log_weight
 from fedmap.algorithm.settings import (
     AggregationSettings,
     FedmapSettings,
@@ -66,144 +66,56 @@ def _same(one: LocalFit, other: LocalFit, atol: float = 0.0) -> bool:
     return close and counts and (one.epochs, one.best_epoch) == (other.epochs, other.best_epoch)
 
 
-class HandSite:
-    """Three rows, one feature, φ(x) = wx + b, and R with one unit a layer: everything by plain formulas."""
-
-    x = np.array([0.5, -1.0, 2.0])
-    y = np.array([1.0, 0.0, 1.0])
-    mu = np.array([0.2, -0.3])
-    a, b = np.array([0.6, -0.4]), np.array([0.3, 0.5])  # one number per tensor: weight, bias
-    b1, u = np.array([0.1, -0.2]), np.array([0.8, 0.5])
-    b2, v = np.array([-0.1, 0.3]), np.array([0.7, 1.1])
-    alpha, epsilon = 0.2, 0.01
-
-    def psi(self) -> Tensor:
-        parts = (self.a, self.b, self.b1, self.u, self.b2, self.v)
-        return torch.from_numpy(np.concatenate(parts)).float()
-
-    def loss(self, theta: NDArray[np.float64]) -> float:
-        logit = theta[0] * self.x + theta[1]
-        return float((np.log1p(np.exp(logit)) - self.y * logit).sum())
-
-    def penalty(self, theta: NDArray[np.float64]) -> float:
-        first = self.a * theta + self.b * self.mu + self.b1
-        second = self.u * np.log1p(np.exp(first)) + self.b2
-        f = (self.v * np.log1p(np.exp(second))).sum()
-        quadratic = self.alpha * ((theta - self.mu) ** 2).sum()
-        return float(f + quadratic + self.epsilon * ((theta**2).sum() + (self.mu**2).sum()))
-
-    def gradient(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
-        residual = 1 / (1 + np.exp(-(theta[0] * self.x + theta[1]))) - self.y
-        likelihood = np.array([(residual * self.x).sum(), residual.sum()]) / 3
-        first = self.a * theta + self.b * self.mu + self.b1
-        second = self.u * np.log1p(np.exp(first)) + self.b2
-        f = self.v / (1 + np.exp(-second)) * self.u / (1 + np.exp(-first)) * self.a
-        return np.asarray(
-            likelihood + f + 2 * self.alpha * (theta - self.mu) + 2 * self.epsilon * theta, np.float64
-        )
-
-    def train(self, theta: NDArray[np.float64], steps: int, rate: float) -> NDArray[np.float64]:
-        m, s = np.zeros(2), np.zeros(2)
-        for step in range(1, steps + 1):
-            g = self.gradient(theta)
-            m, s = 0.9 * m + 0.1 * g, 0.999 * s + 0.001 * g**2
-            theta = theta - rate * (m / (1 - 0.9**step)) / (np.sqrt(s / (1 - 0.999**step)) + 1e-8)
-        return theta
-
-
 @pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize(
-    ("rule", "log_omega"),
-    [
-        ("per_sample", lambda loss, penalty: -(loss / 3 + penalty)),
-        ("literal", lambda loss, penalty: -loss - penalty),
-        ("reference", lambda loss, penalty: -(loss + penalty) / 3),
-        ("sample_count", lambda _, __: math.log(3)),
-    ],
-)
-def test_five_full_batch_steps_on_the_map_objective_by_hand(
-    gradient: GradientSource, rule: WeightingRule, log_omega: Callable[[float, float], float]
+@pytest.mark.parametrize("convex", [True, False])
+@pytest.mark.parametrize("rule", get_args(WeightingRule))
+def test_a_fit_is_what_torchs_own_modules_and_optimiser_give(
+    gradient: GradientSource, convex: bool, rule: WeightingRule
 ) -> None:
-    hand = HandSite()
-    model = Model(Network(1, 1, (), (Linear(1, 1),)), "bernoulli")
-    settings = FedmapSettings(
-        PriorSettings(hand.alpha, hand.epsilon, hidden=(1, 1)),
-        TrainingSettings(epochs=5, batch_size=8, learning_rate=0.1),
-        AggregationSettings(weighting=rule),
-    )
-    rows = Examples(torch.from_numpy(hand.x).float()[:, None], torch.from_numpy(hand.y).long())
-    nothing = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
-    prior = Prior(torch.from_numpy(hand.mu).float(), model.network.initial_buffers(), hand.psi())
-    start = np.array([-0.4, 0.9])
-    task = SiteTask(torch.from_numpy(start).float(), prior.buffers, rows, nothing, seed=0)
-    fit = fit_local(model, settings, prior, task, gradient)
-
-    theta = hand.train(start, 5, 0.1)
-    loss, penalty = hand.loss(theta), hand.penalty(theta)
-    assert fit.theta.tolist() == pytest.approx(theta.tolist(), abs=1e-5)
-    assert fit.loss == pytest.approx(loss, abs=1e-5)
-    assert fit.penalty == pytest.approx(penalty, abs=1e-5)
-    assert fit.log_omega == pytest.approx(log_omega(loss, penalty), abs=1e-5)
-    assert fit.rows == 3
-
-
-@pytest.mark.parametrize("gradient", GRADIENTS)
-def test_a_fit_with_batch_norm_is_what_torchs_own_modules_give(gradient: GradientSource) -> None:
-    """θ and the running statistics after 20 full batches, against torch.nn and torch.optim."""
+    """θ, the running statistics and what is told after 20 full batches, against torch.nn and torch.optim."""
     network = Network(4, 1, (), (Linear(4, 5), Relu(), BatchNorm(5), Linear(5, 1)))
-    model = Model(network, "bernoulli")
-    prior_settings = PriorSettings(convex=False, alpha=0.1)
-    settings = _settings(prior_settings, epochs=20, batch_size=64, learning_rate=0.01, weight_decay=0.01)
-    rows, prior = make_rows("bernoulli", 40, 0), _prior(model, settings)
-    task = _task(model, rows, make_rows("bernoulli", 0, 0))
+    model, rows = Model(network, "bernoulli"), make_rows("bernoulli", 40, 0)
+    settings = _settings(
+        replace(SMALL_PRIOR, alpha=0.1, convex=convex),
+        epochs=20,
+        batch_size=64,
+        learning_rate=0.01,
+        weight_decay=0.01,
+    )
+    settings = replace(settings, aggregation=AggregationSettings(weighting=rule))
+    prior, task = _prior(model, settings), _task(model, rows, make_rows("bernoulli", 0, 0))
     fit = fit_local(model, settings, prior, task, gradient)
 
     norm = torch.nn.BatchNorm1d(5)
     modules = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), norm, torch.nn.Linear(5, 1))
     torch.nn.utils.vector_to_parameters(task.theta.clone(), modules.parameters())
     optimiser = torch.optim.Adam(modules.parameters(), lr=0.01, weight_decay=0.01)
+    penalty = anchored_penalty(network.spec, settings.prior, prior.mu, prior.psi)
+
+    def parts() -> tuple[Tensor, Tensor]:
+        """L and R."""
+        logit, theta = modules(rows.features)[:, 0], torch.nn.utils.parameters_to_vector(modules.parameters())
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            logit, rows.target.float(), reduction="sum"
+        )
+        return loss, penalty.value(theta[None])[0]
+
     for _ in range(20):
-        logit = modules(rows.features)[:, 0]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, rows.target.float())
-        theta = torch.nn.utils.parameters_to_vector(modules.parameters())
-        loss = loss + 0.1 * (theta - prior.mu).square().sum() + 1e-4 * theta.square().sum()
-        grads = torch.autograd.grad(loss, list(modules.parameters()))
-        for parameter, grad in zip(modules.parameters(), grads, strict=True):
-            parameter.grad = grad
+        likelihood, penalised = parts()
+        optimiser.zero_grad()
+        (likelihood / 40 + penalised).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
+    modules.eval()
+    loss, r = (float(part.detach()) for part in parts())
+    expected = torch.nn.utils.parameters_to_vector(modules.parameters()).detach()
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    expected = torch.nn.utils.parameters_to_vector(modules.parameters()).detach()
     assert torch.allclose(fit.theta, expected, atol=1e-5)
     assert torch.allclose(fit.buffers.mean, norm.running_mean, atol=1e-5)
     assert torch.allclose(fit.buffers.variance, norm.running_var, atol=1e-5)
-    assert fit.buffers.count.tolist() == [20]
-
-
-UNEQUAL = (5, 16, 17, 30, 2, 8, 9, 41)  # batch 8: smaller, remainder 0, 1, 6, two rows, one batch, 1, 1
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_sites_that_stop_at_different_epochs_are_fitted_as_if_alone(likelihood: LikelihoodName) -> None:
-    model = make_model(likelihood)
-    settings = _settings(epochs=12, patience=1)
-    prior = _prior(model, settings)
-    for case in range(70, 400, 10):
-        tasks = [
-            _task(model, make_rows(likelihood, rows, i), make_rows(likelihood, 12, case + i), seed=i)
-            for i, rows in enumerate(UNEQUAL)
-        ]
-        together = [_fitted(fit) for fit in fit_sites(model, settings, prior, tasks)]
-        if len({fit.epochs for fit in together}) >= 3:
-            break
-    else:
-        pytest.fail("no case stopped its sites at three different epochs")
-    for task, fit in zip(tasks, together, strict=True):
-        alone = fit_local(model, settings, prior, task, "closed_form")
-        assert _same(fit, alone, atol=1e-5)
-        assert fit.rows == alone.rows == len(task.train)
-        assert fit.log_omega == pytest.approx(alone.log_omega, abs=1e-5)
-        assert fit.validation_loss == pytest.approx(alone.validation_loss, abs=1e-5)
+    assert (fit.buffers.count.tolist(), fit.rows) == ([20], 40)
+    assert (fit.loss, fit.penalty) == pytest.approx((loss, r), rel=1e-4)
+    assert fit.log_omega == pytest.approx(log_weight(rule, loss, r, 40), rel=1e-4)
 
 
 @pytest.fixture
@@ -225,13 +137,18 @@ def test_neither_neighbours_nor_the_gradient_matter_in_double_precision(
     prior = _prior(model, settings)
     tasks = [
         _task(model, make_rows(likelihood, rows, i), make_rows(likelihood, 12, 70 + i), seed=i)
-        for i, rows in enumerate((41, 5, 17, 16))
+        for i, rows in enumerate((41, 5, 17, 16, 2))  # remainder 1, smaller than a batch, 1, 0, two rows
     ]
-    for task, fit in zip(tasks, fit_sites(model, settings, prior, tasks), strict=True):
+    fits = fit_sites(model, settings, prior, tasks)
+    assert len({_fitted(fit).epochs for fit in fits}) > 1, "no site stopped before another"
+    for task, fit in zip(tasks, fits, strict=True):
         assert _fitted(fit).theta.dtype == torch.float64
+        assert _fitted(fit).rows == len(task.train)
         for gradient in GRADIENTS:
             alone = fit_local(model, settings, prior, task, gradient)
             assert torch.allclose(_fitted(fit).theta, alone.theta, rtol=0, atol=1e-8)
+            assert _fitted(fit).log_omega == pytest.approx(alone.log_omega, abs=1e-6)
+            assert _fitted(fit).validation_loss == pytest.approx(alone.validation_loss, abs=1e-6)
             assert _same(_fitted(fit), alone, atol=1e-6)  # row counts are float32: so is the n/(n−1)
 
 

@@ -57,31 +57,6 @@ def _outcome(likelihood: LikelihoodName, rows: tuple[int, ...], seed: int) -> Ou
     return Outcome(_weight(rows), label=torch.from_numpy(draw.integers(0, classes, (SITES, WIDTH))))
 
 
-@pytest.mark.parametrize("rows", [FULL, PADDED], ids=["full", "padded"])
-@pytest.mark.parametrize(
-    "layer",
-    [Linear(INPUTS, 3), Relu(), BatchNorm(INPUTS), Dropout(0.4, INPUTS)],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_the_backward_pass_of_a_layer_is_that_of_autograd(layer: Layer, rows: tuple[int, ...]) -> None:
-    x = _draw(1, SITES, WIDTH, INPUTS).requires_grad_()
-    params = tuple(
-        _draw(2 + i, SITES, *shape).requires_grad_() for i, (_, shape) in enumerate(layer.parameters())
-    )
-    keep = _keep((layer,), 5) if isinstance(layer, Dropout) else ()
-    out, _ = layer.forward(params, x.clone(), _pass(rows, keep))  # a clone: some layers work in place
-    # The likelihood gives padding no gradient.
-    grad = _draw(9, *out.shape) * _weight(rows).unsqueeze(-1)
-    expected = torch.autograd.grad(out, (x, *params), grad)
-
-    plain = tuple(p.detach() for p in params)
-    _, saved = layer.forward(plain, x.detach().clone(), _pass(rows, keep))
-    grad_x, grads = layer.backward(plain, saved, grad.clone(), True)
-    assert grad_x is not None
-    for found, right in zip((grad_x, *grads), expected, strict=True):
-        assert torch.allclose(found, right, rtol=1e-10, atol=1e-12)
-
-
 def test_a_first_layer_does_not_compute_the_gradient_of_the_features() -> None:
     layer, x = Linear(INPUTS, 3), _draw(1, SITES, WIDTH, INPUTS)
     params = (_draw(2, SITES, 3, INPUTS), _draw(3, SITES, 3))
@@ -239,17 +214,6 @@ def test_running_statistics_equal_those_of_torchs_batch_norm(rows: tuple[int, ..
     for site, module in enumerate(torchs):
         own = Buffers(buffers.mean[site], buffers.variance[site], buffers.count[site])
         assert torch.allclose(network.predict_one(theta[site], own, x), module.eval()(x), atol=1e-5)
-
-
-def test_prediction_repeats_and_leaves_the_features_alone() -> None:
-    network = make_model("categorical").network
-    theta = network.initialise(0)
-    x = _draw(0, 9, 4).float()
-    kept = x.clone()
-    one = network.predict_one(theta, network.initial_buffers(), x)
-    assert torch.equal(one, network.predict_one(theta, network.initial_buffers(), x))
-    assert torch.equal(x, kept)
-    assert one.shape == (9, 3)
 
 
 def test_a_fresh_linear_layer_is_uniform_within_torchs_bound() -> None:

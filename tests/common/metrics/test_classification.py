@@ -62,11 +62,6 @@ def test_a_probability_equal_to_the_threshold_is_positive() -> None:
     assert value(binary(np.array([0.5, 0.2]), np.array([1, 0])), "sensitivity") == 1.0
 
 
-def test_tied_scores_count_half_in_auroc() -> None:
-    results = binary(np.array([0.3, 0.3, 0.3, 0.7]), np.array([0, 1, 0, 1]))
-    assert value(results, "auroc") == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
-
-
 def test_a_perfect_predictor_is_perfect_and_has_no_finite_slope() -> None:
     results = binary(np.array([0.1, 0.2, 0.8, 0.9]), np.array([0, 0, 1, 1]))
     for name in ("auroc", "auprc", "balanced_accuracy", "accuracy"):

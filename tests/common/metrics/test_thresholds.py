@@ -53,13 +53,6 @@ def test_youden_takes_the_highest_of_the_best_thresholds() -> None:
     assert choose_threshold("youden", None, RISK, TARGET) == Threshold(0.8)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "threshold"), [(0.3, 0.9), (1 / 3, 0.9), (0.5, 0.8), (0.9, 0.4), (1.0, 0.4)]
-)
-def test_sensitivity_takes_the_highest_threshold_that_reaches_it(wanted: float, threshold: float) -> None:
-    assert choose_threshold("sensitivity", wanted, RISK, TARGET) == Threshold(threshold)
-
-
 PAIRS = st.lists(
     st.tuples(st.integers(0, 20).map(lambda step: step / 20), st.integers(0, 1)), min_size=2, max_size=40
 )
