@@ -39,6 +39,7 @@ class Pass:
     """One pass through a network: what layers need beside their input, and what they leave behind."""
 
     training: bool
+    keeps: bool = True  # what a layer saves, and a graph; without, memory is used again on the way
     rows: Tensor | None = None  # (S, 1, 1) true rows per site, only where sites are padded
     mask: Tensor | None = None  # (S, B, 1) 1 for a true row, 0 for padding
     keep: tuple[Tensor, ...] = ()  # dropout masks, already divided by the keep probability, in layer order
@@ -121,7 +122,8 @@ class BatchNorm:
             at.channels_done += self.channels
             mean = at.buffers.mean[..., here].unsqueeze(1)
             scale = torch.rsqrt(at.buffers.variance[..., here].unsqueeze(1) + BATCH_NORM_EPSILON)
-            return torch.addcmul(bias, x - mean, scale * weight), None
+            centred = x - mean
+            return torch.addcmul(bias, centred, scale * weight, out=None if at.keeps else centred), None
         rows: Tensor | float = float(x.shape[1]) if at.rows is None else at.rows
         if at.mask is not None:
             x = x * at.mask

@@ -141,7 +141,8 @@ class Network:
     def predict(self, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
         """Outputs (S, B, outputs) with running batch-norm statistics and no dropout."""
         with torch.no_grad():
-            return self.forward(self.spec.views(theta), x, Pass(training=False, buffers=buffers))[0]
+            at = Pass(training=False, keeps=False, buffers=buffers)
+            return self.forward(self.spec.views(theta), x, at)[0]
 
     def predict_one(self, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
         """Outputs (B, outputs) of a single model θ (d,) on rows (B, inputs)."""
@@ -167,7 +168,7 @@ class Network:
         for layer in layers:
             own = tuple(next(params) for _ in layer.parameters())
             h, kept = layer.forward(own, h, at)
-            saved.append(kept)
+            saved.append(kept if at.keeps else None)
         return h
 
     @staticmethod

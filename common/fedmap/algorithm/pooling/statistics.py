@@ -32,7 +32,7 @@ class Scaler:
     deviation: Tensor  # (features,) float32
 
     def apply(self, features: Tensor) -> Tensor:
-        return (features - self.mean) / self.deviation
+        return (features - self.mean).div_(self.deviation)
 
 
 def feature_statistics(features: Tensor) -> FeatureStatistics:
