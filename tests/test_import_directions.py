@@ -47,7 +47,17 @@ ROOMS = {
         *("cli.options", "cli.bundles", "cli"),
     ),
     "fedmap_lab": (
-        *("wording", "eicu", "cohorts", "federation", "methods.names", "methods", "simulation", "statistics"),
+        *(
+            "wording",
+            "tables",
+            "eicu",
+            "cohorts",
+            "federation",
+            "methods.names",
+            "methods",
+            "simulation",
+            "statistics",
+        ),
         *("comparison", "report.facts", "report.prior", "report.figures", "report.page", "report"),
         *("local", "bench", "cli"),
     ),

@@ -17,7 +17,7 @@ from fedmap_lab.cli.output import bar, show_done, show_excluded, warn
 from fedmap_lab.wording import counted
 
 if TYPE_CHECKING:
-    from fedmap_lab.comparison.running import Comparison
+    from fedmap_lab.comparison.results import Comparison
 
 
 _NO_FIGURE = "–"

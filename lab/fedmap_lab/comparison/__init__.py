@@ -1,12 +1,11 @@
 """Many methods on one cohort, fairly: the same splits, first models, budgets and number of tuning trials.
 
     request    what is asked for, and the digests that make a resumed comparison the same one
+    results    what a job leaves, and what a comparison is made of
     trials     the settings that tuning tries
     jobs       one training run of one method: the unit that is done or not
-    measured   what only a run can measure: calibration, and figures by category
-    workers    jobs side by side in processes
     records    finished jobs on disk, and the folder they live in
-    running    the course of a comparison: tune, then run
+    running    the course of a comparison: tune, then run, in processes side by side
     tables     CSV files and the description, made from the records
     summary    one table per tier, for the reader at the terminal
 

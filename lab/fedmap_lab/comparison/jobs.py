@@ -1,8 +1,8 @@
-"""One training run of one method, as a job that is done or not, and what it leaves.
+"""One training run of one method, as a job that is done or not.
 
-A trial trains and looks at validation rows only. A run trains, serves T2 and T3 and scores test rows, once.
-A method that is not defined for the plan, or that diverges, leaves that as its outcome; the comparison goes
-on. Nothing here writes files.
+A trial trains and looks at validation rows only. A run trains, serves T2 and T3 and scores test rows, once;
+it measures calibration by tier, and figures by category, because models and rows are gone afterwards. A
+method that is not defined for the plan, or that diverges, leaves that as its outcome. Nothing is written.
 """
 
 from __future__ import annotations
@@ -10,23 +10,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
-from pydantic import Field
 
+from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import ModelError, TrainingError
-from fedmap.metrics import SkippedMetric
+from fedmap.metrics import Metric, SkippedMetric
+from fedmap.scoring.calibration_bins import pool_bins
+from fedmap.scoring.decision_rules import DecisionRule
+from fedmap.scoring.evaluation import Scoring
+from fedmap.scoring.evaluation_terms import calibration_terms, subgroup_rows
 from fedmap.study.engine import Engine
-from fedmap_lab.comparison.measured import (
+from fedmap_lab.comparison.results import (
     CalibrationRecord,
-    Record,
+    Job,
+    JobResult,
+    RoundNumbers,
+    ScoreRecord,
+    SiteFailure,
     SubgroupRecord,
-    calibration_records,
-    subgroup_records,
+    Weight,
 )
 from fedmap_lab.comparison.trials import apply
-from fedmap_lab.federation.sites import Federation
+from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.method import FailedSite, Method, RoundRecord, Run
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.kept_models import about_run, encode_models
@@ -35,75 +41,7 @@ from fedmap_lab.simulation.simulate import Study, median_on_validation, simulate
 FIRST_SEED = 0
 """The one whose models are kept."""
 
-Kind = Literal["trial", "run"]
-Outcome = Literal["done", "undefined", "diverged"]
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-
-
-class Job(Record):
-    """What to train. Equal jobs give equal results, whoever runs them."""
-
-    kind: Kind
-    method: str
-    seed: int
-    trial: int = 0  # 0 for a run
-    setting: Mapping[str, float] = {}
-    rounds: int
-
-    @property
-    def key(self) -> str:
-        """The name of its record."""
-        return f"{self.kind}-{self.method}-{self.seed}-{self.trial}"
-
-
-class ScoreRecord(Record):
-    tier: int
-    site: str
-    region: str
-    model: Literal["personal", "global"]
-    metric: str
-    value: float | None
-    note: str  # why there is no value, or how it departs from the metric's definition
-
-
-class RoundNumbers(Record):
-    round: int
-    loss: float | None
-    penalty: float | None
-    convex_penalty: float | None
-    validation_loss: float | None
-    largest_weight: float | None
-    personal: float | None  # the plan's metric on validation rows, median over T1; where it was looked at
-    shared: float | None
-
-
-class Weight(Record):
-    round: int
-    site: str
-    weight: float
-
-
-class SiteFailure(Record):
-    round: int
-    site: str
-    reason: str
-
-
-class JobResult(Record):
-    """What a job leaves."""
-
-    job: Job
-    outcome: Outcome
-    reason: str = ""
-    seconds: float = 0.0
-    validation: float | None = None  # the plan's metric on validation rows, median over T1
-    scores: tuple[ScoreRecord, ...] = ()
-    rounds: tuple[RoundNumbers, ...] = ()
-    weights: tuple[Weight, ...] = ()
-    failed: tuple[SiteFailure, ...] = ()
-    calibration: tuple[CalibrationRecord, ...] = ()
-    subgroups: tuple[SubgroupRecord, ...] = ()
-    models: Mapping[str, bytes] = Field(default={}, exclude=True)  # files of the first seed's models
 
 
 def run_job(federation: Federation, engine: Engine, job: Job) -> JobResult:
@@ -192,3 +130,56 @@ def _failures(failed: tuple[FailedSite, ...]) -> tuple[SiteFailure, ...]:
 def _finite(value: float) -> float | None:
     """JSON has no NaN."""
     return value if math.isfinite(value) else None
+
+
+def calibration_records(study: Study) -> tuple[CalibrationRecord, ...]:
+    """The curves of the three tiers; none for a task without a risk."""
+    floor = study.federation.plan.limits.min_cell
+    found = []
+    for tier in (1, 2, 3):
+        by_site = {
+            site.name: calibration_terms(scoring, floor)
+            for site in study.federation.tier(tier)
+            if (scoring := _scoring(study, site)) is not None
+        }
+        found += [
+            CalibrationRecord(tier=tier, model="global" if tier == 3 else "personal", **one.model_dump())
+            for one in pool_bins(by_site)
+        ]
+    return tuple(found)
+
+
+def subgroup_records(study: Study) -> tuple[SubgroupRecord, ...]:
+    """Every category at every site that has a model."""
+    plan = study.federation.plan
+    found = []
+    for site in study.federation.sites:
+        scoring = _scoring(study, site)
+        if scoring is None or not len(site.data.test):
+            continue
+        for group in subgroup_rows(scoring, site.data.layout.names, plan.limits.min_cell):
+            value = _value(scoring.on(group.rows)) if group.told else None
+            at = {"tier": site.tier, "site": site.name, "column": group.column, "category": group.category}
+            found.append(SubgroupRecord(value=value, **at))
+    return tuple(found)
+
+
+def _scoring(study: Study, site: Site) -> Scoring | None:
+    """The model that counts at a site; None where there is none."""
+    federation, trained = study.federation, study.trained
+    own: SiteParameters | None
+    if site.tier == 3:
+        own = None if trained.prior is None else SiteParameters(trained.prior.mu, trained.prior.buffers)
+        model, rule = federation.model, study.rule
+    else:
+        own = trained.personal.get(site.name) or study.fine_tuned.get(site.name)
+        model, rule = trained.model or federation.model, study.rules.get(site.name, DecisionRule())
+    if own is None:
+        return None
+    follow_up = site.data.train if len(site.data.train) else site.data.test
+    return Scoring(federation.plan, model, own, rule, site.data.test, follow_up)
+
+
+def _value(scoring: Scoring) -> float | None:
+    (result,) = scoring.measure([scoring.plan.task.metric])
+    return result.value if isinstance(result, Metric) else None

@@ -15,11 +15,10 @@ from pydantic import ValidationError
 
 from fedmap.errors import FedmapError
 from fedmap.files.durable import FolderLock, make_folder, read_file, remove_leftovers, write_durably
-from fedmap_lab.comparison.jobs import Job, JobResult
-from fedmap_lab.comparison.request import Identity
+from fedmap_lab.comparison.request import IDENTITY, Identity
+from fedmap_lab.comparison.results import Job, JobResult
 from fedmap_lab.simulation.kept_models import write_models
 
-IDENTITY = "identity.json"
 _RUN = re.compile(r"run-(?P<method>.+)-(?P<seed>\d+)-0\.json")  # as Job.key has it
 _IN_USE = (
     "wait until the other comparison has ended, or stop it (this command then goes on where it was); "

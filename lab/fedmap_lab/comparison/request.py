@@ -19,6 +19,7 @@ from fedmap.study.plan import StudyPlan
 from fedmap_lab.federation.engines import EngineName
 from fedmap_lab.methods.names import METHOD_NAMES
 
+IDENTITY, DESCRIPTION = "identity.json", "comparison.json"
 LIBRARIES = ("fedmap", "torch", "numpy", "scikit-learn", "scikit-survival")
 
 

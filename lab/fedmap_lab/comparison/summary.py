@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fedmap_lab.comparison.jobs import JobResult
-from fedmap_lab.comparison.running import Comparison
+from fedmap_lab.comparison.results import Comparison, JobResult
 from fedmap_lab.comparison.tables import in_words
 from fedmap_lab.methods.names import METHOD_NAMES
 from fedmap_lab.statistics.caveats import Circumstances

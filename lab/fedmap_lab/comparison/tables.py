@@ -20,11 +20,9 @@ one outcome: the folder stays where the data are.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -32,14 +30,13 @@ import torch
 from fedmap.files.durable import write_durably
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.comparison.jobs import JobResult
-from fedmap_lab.comparison.request import command, versions
-from fedmap_lab.comparison.running import Comparison
+from fedmap_lab.comparison.request import DESCRIPTION, command, versions
+from fedmap_lab.comparison.results import Comparison, JobResult
 from fedmap_lab.comparison.trials import TUNING_SEED, all_settings
 from fedmap_lab.federation.sites import Site
 from fedmap_lab.methods.registry import METHODS
+from fedmap_lab.tables import Row, write_table
 
-Row = Sequence[object]
 _BY_RUN: tuple[tuple[str, tuple[str, ...], Callable[[JobResult], Iterable[object]]], ...] = (
     (
         "rounds.csv",
@@ -91,7 +88,7 @@ def write_tables(comparison: Comparison, out: Path) -> None:
         (_site(comparison.request.plan, site) for site in comparison.federation.sites),
     )
     write_table(out / "notes.csv", ("tier", "site", "note"), _notes(comparison))
-    write_durably(out / "comparison.json", _description(comparison), mode=0o644)
+    write_durably(out / DESCRIPTION, _description(comparison), mode=0o644)
 
 
 def _scores(comparison: Comparison, measured: bool) -> Iterable[Row]:
@@ -181,14 +178,6 @@ def _description(comparison: Comparison) -> bytes:
         "plan": request.plan.model_dump(mode="json"),
     }
     return json.dumps(described, indent=2, sort_keys=False).encode() + b"\n"
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
-    write_durably(path, text.getvalue().encode(), mode=0o644)
 
 
 _COUNT = re.compile(

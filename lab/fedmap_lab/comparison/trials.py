@@ -7,18 +7,15 @@ from the grid without repetition, by a seed that depends on nothing but the meth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from itertools import product
 
 from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap.algorithm.settings import FedmapSettings, TrainingSettings
 from fedmap.errors import FedmapError
+from fedmap_lab.comparison.results import Setting
 from fedmap_lab.federation.sites import Federation
 from fedmap_lab.methods.method import Method
-
-Setting = Mapping[str, float]
-"""Hyperparameters by name; those that are not named keep their default."""
 
 SHARED = ("learning_rate", "weight_decay")
 LEARNING_RATE_FACTORS = (0.3, 1.0, 3.0)

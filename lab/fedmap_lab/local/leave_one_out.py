@@ -7,7 +7,6 @@ test between tiers is possible; the intervals are over the rows of each site.
 
 from __future__ import annotations
 
-import csv
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from fedmap_lab.local.tiers import (
     predict,
     release,
 )
+from fedmap_lab.tables import Row, write_table
 
 _WITH_INTERVAL = ("t2_before", "t2_after", "t2_difference")
 COLUMNS = (
@@ -78,28 +78,19 @@ def leave_one_out(
         shutil.rmtree(folder)
     shutil.rmtree(out / "work")
     on_site("", len(entries), len(entries))
-    _write(held_out, out / "tiers.csv")
+    write_table(out / "tiers.csv", COLUMNS, map(_row, held_out))
     return tuple(held_out)
 
 
-def _write(held_out: list[HeldOut], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for one in held_out:
-            main = one.personal.main
-            figures = (main.before, main.after, main.difference)
-            writer.writerow(
-                [
-                    *(one.site, " ".join(one.trained_at), main.metric),
-                    *(cell for figure in figures for cell in _cells(figure)),
-                    *(one.personal.outcome, one.predicted.rows),
-                    *(*_cells(one.predicted.figure), one.predicted.shift),
-                ]
-            )
+def _row(one: HeldOut) -> Row:
+    main = one.personal.main
+    figures = (main.before, main.after, main.difference)
+    return (
+        *(one.site, " ".join(one.trained_at), main.metric),
+        *(cell for figure in figures for cell in _cells(figure)),
+        *(one.personal.outcome, one.predicted.rows, *_cells(one.predicted.figure), one.predicted.shift),
+    )
 
 
-def _cells(figure: Figure | None) -> tuple[object, object, object]:
-    if figure is None:
-        return "", "", ""
-    return figure.value, "" if figure.low is None else figure.low, "" if figure.high is None else figure.high
+def _cells(figure: Figure | None) -> Row:
+    return (None, None, None) if figure is None else (figure.value, figure.low, figure.high)

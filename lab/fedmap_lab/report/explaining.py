@@ -10,9 +10,8 @@ from pathlib import Path
 
 from fedmap.errors import FedmapError
 from fedmap.files.durable import make_folder, write_durably
-from fedmap_lab.comparison.tables import write_table
-from fedmap_lab.report.facts.csv_rows import read_rows
-from fedmap_lab.report.facts.reading import DESCRIPTION, RoundFact, read_rounds, require_finished
+from fedmap_lab.comparison.request import DESCRIPTION
+from fedmap_lab.report.facts.reading import RoundFact, read_rounds, require_finished
 from fedmap_lab.report.figures.pictures import in_style, save_pictures
 from fedmap_lab.report.figures.prior import (
     draw_distances,
@@ -23,6 +22,7 @@ from fedmap_lab.report.figures.prior import (
 from fedmap_lab.report.prior.facts import PriorFacts, prior_facts
 from fedmap_lab.report.prior.words import explain_layers, explain_sites
 from fedmap_lab.simulation.kept_models import ABOUT, read_models
+from fedmap_lab.tables import read_rows, write_table
 
 _HINT = "give --study the folder that `fedmap-lab compare` or `fedmap-lab simulate` wrote"
 

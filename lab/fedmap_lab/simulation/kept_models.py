@@ -30,7 +30,6 @@ from fedmap.study.models import model_of
 from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.canonical import canonical_form, plan_of
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_psi, encode_parameters, encode_psi
-from fedmap_lab.methods.fedmap import FedMap
 from fedmap_lab.methods.method import Method
 from fedmap_lab.simulation.simulate import Study
 
@@ -95,7 +94,7 @@ def about_run(study: Study, name: str, method: Method, rounds: int, seed: int) -
         return None
     first = next(iter(trained.personal.values())).theta
     alike = all(torch.equal(own.theta, first) for own in trained.personal.values())
-    if alike and not isinstance(method, FedMap):  # one model for all
+    if alike and not method.penalised:  # one model for all
         return None
     weights = trained.history[-1].weights if trained.history else {}
     return About(
@@ -103,7 +102,7 @@ def about_run(study: Study, name: str, method: Method, rounds: int, seed: int) -
         seed=seed,
         rounds=rounds,
         plan=canonical_form(federation.plan),
-        prior=method.settings(federation.settings).prior if isinstance(method, FedMap) else None,
+        prior=method.settings(federation.settings).prior if method.penalised else None,
         sites=tuple(
             KeptSite(name=site.name, region=site.region, weight=weights.get(site.name))
             for site in federation.tier(1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedmap.study.tensors.parameter_files import named_parameters
 from fedmap_lab.methods.registry import METHODS
 from fedmap_lab.simulation.kept_models import ABOUT, About, about_run
 from fedmap_lab.simulation.simulate import Score, Study
+from fedmap_lab.tables import write_table
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,8 @@ def summarise(scores: Sequence[Score]) -> tuple[SummaryRow, ...]:
         here = [s.result for s in scores if (s.tier, s.model, s.result.name) == (tier, model, metric)]
         values = [result.value for result in here if isinstance(result, Metric)]
         low, middle, high = np.percentile(values, [25, 50, 75]) if values else (np.nan,) * 3
-        rows.append(
-            SummaryRow(
-                tier,
-                model,
-                metric,
-                len(values),
-                float(middle),
-                float(low),
-                float(high),
-                len(here) - len(values),
-            )
-        )
+        figures = (float(middle), float(low), float(high))
+        rows.append(SummaryRow(tier, model, metric, len(values), *figures, len(here) - len(values)))
     return tuple(rows)
 
 
@@ -89,27 +79,27 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
     out.mkdir(parents=True, exist_ok=True)
     federation = study.federation
     _write_metrics(study, out)
-    _write_table(
+    write_table(
         out / "excluded.csv",
         ("tier", "site", "region", "problem"),
         ((s.tier, s.name, s.region, problem) for s in federation.excluded for problem in s.problems),
     )
-    _write_table(
+    write_table(
         out / "excluded_rows.csv",
         ("tier", "site", "reason", "rows"),
         ((s.tier, s.name, e.reason, e.rows) for s in federation.sites for e in s.data.exclusions),
     )
-    _write_table(
+    write_table(
         out / "failed.csv", ("round", "site", "reason"), ((f.round, f.site, f.reason) for f in study.failed)
     )
-    _write_table(
+    write_table(
         out / "notes.csv",
         ("tier", "site", "note"),
         ((s.tier, s.name, note) for s in federation.sites for note in s.data.notes),
     )
     _write_thresholds(study, out)
     columns = ("round", "loss", "penalty", "convex_penalty", "validation_loss", "largest_weight")
-    _write_table(
+    write_table(
         out / "rounds.csv",
         columns,
         ([getattr(record, name) for name in columns] for record in study.trained.history),
@@ -135,7 +125,7 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
 def _write_thresholds(study: Study, out: Path) -> None:
     """Decision thresholds of a binary task; a note says where the plan's rule had no answer."""
     rules = [*((name, "personal", rule) for name, rule in study.rules.items()), ("", "global", study.rule)]
-    _write_table(
+    write_table(
         out / "thresholds.csv",
         ("site", "model", "threshold", "note"),
         (
@@ -158,8 +148,8 @@ def _write_metrics(study: Study, out: Path) -> None:
             skipped.append((s.tier, s.site, s.region, name, s.result.reason))
         else:
             rows.append((s.tier, s.site, s.region, name, repr(s.result.value)))
-    _write_table(out / "metrics.csv", ("tier", "site", "region", "metric", "value"), rows)
-    _write_table(out / "skipped.csv", ("tier", "site", "region", "metric", "reason"), skipped)
+    write_table(out / "metrics.csv", ("tier", "site", "region", "metric", "value"), rows)
+    write_table(out / "skipped.csv", ("tier", "site", "region", "metric", "reason"), skipped)
 
 
 def _write_models(study: Study, out: Path, about: About | None) -> None:
@@ -188,13 +178,6 @@ def _write_models(study: Study, out: Path, about: About | None) -> None:
         baseline = study.rule.baseline
         grid = torch.tensor(baseline.grid, dtype=torch.float64)
         save_file({"grid": grid, "cumulative": baseline.cumulative}, out / "baseline.safetensors")
-
-
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 def _without_nan(value: object) -> object:

@@ -15,14 +15,14 @@ import pytest
 
 from fedmap.errors import DataError, FedmapError, StorageError
 from fedmap.study.plan import StudyPlan, parse_plan
-from fedmap_lab.comparison.jobs import Job, JobResult, run_job
+from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.records import comparison_folder
 from fedmap_lab.comparison.request import Request, choose_methods, identity_of
-from fedmap_lab.comparison.running import _best, compare
+from fedmap_lab.comparison.results import Crash, Job, JobResult, Setting
+from fedmap_lab.comparison.running import Workplace, _best, compare, run_jobs
 from fedmap_lab.comparison.summary import caveats, not_in_the_report
 from fedmap_lab.comparison.tables import write_tables
-from fedmap_lab.comparison.trials import TUNING_SEED, Setting, all_settings, apply, draw_trials
-from fedmap_lab.comparison.workers import Crash, Workplace, run_jobs
+from fedmap_lab.comparison.trials import TUNING_SEED, all_settings, apply, draw_trials
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
 from fedmap_lab.methods.registry import METHODS

@@ -10,8 +10,9 @@ import pytest
 
 from fedmap.errors import FedmapError
 from fedmap.study.plan import parse_plan
-from fedmap_lab.comparison.jobs import Job, run_job
+from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.request import Request
+from fedmap_lab.comparison.results import Job
 from fedmap_lab.comparison.running import compare
 from fedmap_lab.comparison.tables import write_tables
 from fedmap_lab.federation.engines import VectorisedEngine

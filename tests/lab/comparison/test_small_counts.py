@@ -9,9 +9,8 @@ import pytest
 
 from fedmap.data.table.site_dataset import Exclusion
 from fedmap.study.plan import StudyPlan
-from fedmap_lab.comparison.jobs import Job, JobResult, ScoreRecord
 from fedmap_lab.comparison.request import Request, identity_of
-from fedmap_lab.comparison.running import Comparison
+from fedmap_lab.comparison.results import Comparison, Job, JobResult, ScoreRecord
 from fedmap_lab.comparison.tables import in_words, size, write_tables
 from fedmap_lab.federation.sites import load_federation
 from tests.lab.comparison.conftest import read

@@ -17,12 +17,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedmap.errors import FedmapError
 from fedmap.files.durable import read_file
 from fedmap.metrics import METRICS
-from fedmap_lab.comparison.records import IDENTITY
-from fedmap_lab.report.facts.csv_rows import HINT, read_rows
+from fedmap_lab.comparison.request import DESCRIPTION, IDENTITY
 from fedmap_lab.simulation.kept_models import ABOUT, SiteModels, read_models
+from fedmap_lab.tables import HINT, read_rows
 from fedmap_lab.wording import counted
-
-DESCRIPTION = "comparison.json"
 
 
 class _Part(BaseModel):

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from fedmap_lab.comparison.tables import Row, write_table
 from fedmap_lab.report.facts.statistics import Statistics
 from fedmap_lab.statistics.paired import PairedResult
 from fedmap_lab.statistics.who_gains import GroupRow
+from fedmap_lab.tables import Row, write_table
 
 _PAIRED = tuple(field.name for field in fields(PairedResult))
 _GROUP = tuple(field.name for field in fields(GroupRow))

@@ -1,17 +1,18 @@
-"""Rows of a CSV file with the columns that are asked for; what is wrong is said with file and line."""
+"""Tables as CSV files: each written whole, and read back; what is wrong is said with file and line."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.errors import FedmapError
-from fedmap.files.durable import read_file
+from fedmap.files.durable import read_file, write_durably
 
+Row = Sequence[object]
 HINT = "give a folder as `fedmap-lab` wrote it; if it is one, make it again (compare resumes where it was)"
 
 
@@ -62,3 +63,12 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Line, Mappin
         if any(row[name] is None for name in columns):
             raise FedmapError(f"{path}, line {reader.line_num} was cut off", hint=HINT)
         yield Line(path, reader.line_num), row
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """None is an empty cell."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_durably(path, text.getvalue().encode(), mode=0o644)
