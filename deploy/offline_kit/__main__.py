@@ -14,9 +14,8 @@ import typer
 from rich.console import Console
 
 from deploy.offline_kit import check_kit
-from deploy.offline_kit.identity import Identity, identify
+from deploy.offline_kit.identity import ROLES, Identity, identify
 from deploy.offline_kit.image import save_image
-from deploy.offline_kit.roles import ROLES
 from deploy.offline_kit.staging import stage, write_archive
 from deploy.offline_kit.wheels import check_pins, fetch_dependencies, own_wheels, read_wheelhouse
 from fedmap.errors import ConfigError, FedmapError

@@ -1,6 +1,7 @@
-"""Which kit it is: whose, and of which source: version, revision and the time that stands in for "now".
+"""What each kit is for (wheels, image, files: a table), and of which source a kit is made.
 
-The time is the last commit's, or SOURCE_DATE_EPOCH: nothing in a kit depends on when it was made.
+The time that stands in for "now" is the last commit's, or SOURCE_DATE_EPOCH: nothing depends on when a kit
+was made.
 """
 
 from __future__ import annotations
@@ -10,12 +11,58 @@ import platform
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.offline_kit.roles import Role
 from deploy.offline_kit.wheels import python_version
 from fedmap.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of kit."""
+
+    name: str
+    program: str  # the kit's one command, and its image; an image's tag is the version
+    roots: tuple[str, ...]  # the source roots whose wheels go along
+    distribution: str  # what is installed, with its extras
+    files: Mapping[str, str]  # place in the kit → place in the project
+
+
+_EVERYWHERE = {
+    name: name for name in ("LICENSE", "NOTICE", "docs/errors.md", "docs/operator.md", "docs/security.md")
+}
+SITE = Role(
+    name="site",
+    program="fedmap-site",
+    roots=("common", "site_agent"),
+    distribution="fedmap-site",
+    files={
+        **_EVERYWHERE,
+        "config/site.toml": "deploy/site_agent/config.toml",
+        "config/site.container.toml": "deploy/site_agent/config.container.toml",
+        "config/site.full.toml": "deploy/site_agent/config.full.toml",
+        "config/policy.toml": "deploy/site_agent/policy.toml",
+        "compose/docker-compose.yml": "deploy/site_agent/docker-compose.yml",
+        "systemd/fedmap-site.service": "deploy/site_agent/fedmap-site.service",
+        **{page: page for page in ("docs/assurance.md", "docs/clinic.md", "docs/hospital-it.md")},
+    },
+)
+AGGREGATOR = Role(
+    name="aggregator",
+    program="fedmap-aggregator",
+    roots=("common", "aggregator"),
+    distribution="fedmap-aggregator[postgres]",
+    files={
+        **_EVERYWHERE,
+        "config/aggregator.toml": "deploy/aggregator/config.toml",
+        "config/aggregator.full.toml": "deploy/aggregator/config.full.toml",
+        "systemd/fedmap-aggregator.service": "deploy/aggregator/fedmap-aggregator.service",
+    },
+)
+ROLES = {role.name: role for role in (SITE, AGGREGATOR)}
+
 
 CHANGED = "+changes"
 

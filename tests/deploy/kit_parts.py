@@ -10,8 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.offline_kit.identity import Identity
-from deploy.offline_kit.roles import SITE
+from deploy.offline_kit.identity import SITE, Identity
 from deploy.offline_kit.staging import stage
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from deploy.offline_kit.roles import ROLES, SITE
+from deploy.offline_kit.identity import ROLES, SITE
 from deploy.offline_kit.wheels import own_wheels
 from tests.deploy.kit_parts import KIT, ROOT, make_wheel
 

@@ -20,15 +20,10 @@ from typer.core import TyperGroup
 import fedmap_aggregator.cli.main
 import fedmap_site.cli.main
 from deploy.offline_kit.bill import faults_of
+from deploy.offline_kit.identity import ROLES, Role
 from deploy.offline_kit.image import read_image, save_image
-from deploy.offline_kit.roles import ROLES, Role
 from deploy.offline_kit.staging import write_archive, write_sums
-from deploy.offline_kit.wheels import (
-    check_pins,
-    dependency_graph,
-    platform_tags,
-    read_wheelhouse,
-)
+from deploy.offline_kit.wheels import check_pins, dependency_graph, platform_tags, read_wheelhouse
 from fedmap.errors import ConfigError, IntegrityError
 from tests.deploy.kit_parts import KIT, ROOT, make_image, make_kit, make_wheel, make_wheels, usual_layers
 

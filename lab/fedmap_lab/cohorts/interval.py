@@ -85,22 +85,9 @@ def standardise(frame: pd.DataFrame) -> Donors:
 
 
 COUNTS = (
-    "WBC_10_9_L",
-    "RBC_10_12_L",
-    "HGB_g_L",
-    "HCT_PCT",
-    "MCV_fL",
-    "MCH_pg",
-    "MCHC_g_dL",
-    "PLT_10_9_L",
-    "RDW_SD_fL",
-    "NEUT_10_9_L",
-    "LYMPH_10_9_L",
-    "MONO_10_9_L",
-    "EO_10_9_L",
-    "BASO_10_9_L",
-    "NRBC_10_9_L",
-    "IG_10_9_L",
+    *("WBC_10_9_L", "RBC_10_12_L", "HGB_g_L", "HCT_PCT", "MCV_fL", "MCH_pg", "MCHC_g_dL", "PLT_10_9_L"),
+    *("RDW_SD_fL", "NEUT_10_9_L", "LYMPH_10_9_L", "MONO_10_9_L", "EO_10_9_L", "BASO_10_9_L"),
+    *("NRBC_10_9_L", "IG_10_9_L"),
 )
 FEATURES = (*COUNTS, "Age", "Sex")
 STREAM = 2

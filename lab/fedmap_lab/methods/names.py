@@ -5,31 +5,12 @@ METHODS.
 from __future__ import annotations
 
 BASELINES = (
-    "individual",
-    "pooled",
-    "fedavg",
-    "fedprox",
-    "scaffold",
-    "qfedavg",
-    "feddyn",
-    "ditto",
-    "pfedme",
-    "pfedbayes",
-    "pfedgp",
-    "pfedfda",
+    *("individual", "pooled", "fedavg", "fedprox", "scaffold", "qfedavg", "feddyn"),
+    *("ditto", "pfedme", "pfedbayes", "pfedgp", "pfedfda"),
 )
 ABLATIONS = (
-    "fedmap-paper",
-    "fedmap-quadratic",
-    "fedmap-convex",
-    "fedmap-per-sample",
-    "fedmap-literal",
-    "fedmap-reference",
-    "fedmap-sample-count",
-    "fedmap-start-local",
-    "fedmap-start-global",
-    "fedmap-no-consensus",
-    "fedmap-frozen",
-    "fedmap-sketch",
+    *("fedmap-paper", "fedmap-quadratic", "fedmap-convex"),
+    *("fedmap-per-sample", "fedmap-literal", "fedmap-reference", "fedmap-sample-count"),
+    *("fedmap-start-local", "fedmap-start-global", "fedmap-no-consensus", "fedmap-frozen", "fedmap-sketch"),
 )
 METHOD_NAMES = (*BASELINES, "fedmap", *ABLATIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,15 +95,8 @@ def test_the_description_holds_numbers_of_the_cohort_and_nothing_of_a_patient(tm
     summary = make_cohort("interval", tmp_path / "c", 0.02, 3)
     described = json.loads((tmp_path / "c" / "cohort.json").read_text(encoding="utf-8"))
     assert set(described) == {
-        "generator",
-        "version",
-        "seed",
-        "scale",
-        "sites",
-        "rows",
-        "excluded_rows",
-        "most_predictive_feature",
-        "heterogeneity",
+        *("generator", "version", "seed", "scale", "sites", "rows", "excluded_rows"),
+        *("most_predictive_feature", "heterogeneity"),
     }
     assert (described["seed"], described["scale"], described["rows"]) == (3, 0.02, summary.rows)
     assert len(described["heterogeneity"]) == len(summary.heterogeneity.rows)
@@ -119,28 +113,34 @@ def test_a_former_synthetic_cohort_is_replaced(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(FedmapError, match="not empty") as caught:
-        make_cohort("interval", tmp_path, 0.02, 0)
-    assert caught.value.hint
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+def _in_the_place(out: Path) -> None:
+    out.write_text("mine")
 
 
-def test_a_cohort_with_a_file_of_the_user_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
-    out = tmp_path / "c"
+def _in_a_folder(out: Path) -> None:
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+
+
+def _in_a_cohort(out: Path) -> None:
     make_cohort("interval", out, 0.02, 0)
-    (out / "results.csv").write_text("mine", encoding="utf-8")
-    with pytest.raises(FedmapError, match="1 other file"):
+    (out / "results.csv").write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [(_in_the_place, "not a directory"), (_in_a_folder, "not empty"), (_in_a_cohort, "1 other file")],
+)
+def test_what_is_no_synthetic_cohort_is_refused_and_left_alone(
+    tmp_path: Path, put: Callable[[Path], None], said: str
+) -> None:
+    out = tmp_path / "c"
+    put(out)
+    before = {path: path.is_file() and path.read_bytes() for path in (out, *out.rglob("*"))}
+    with pytest.raises(FedmapError, match=said) as caught:
         make_cohort("interval", out, 0.02, 0)
-    assert (out / "results.csv").read_text(encoding="utf-8") == "mine"
-
-
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    place = tmp_path / "c"
-    place.write_text("mine", encoding="utf-8")
-    with pytest.raises(FedmapError, match="not a directory"):
-        make_cohort("interval", place, 0.02, 0)
+    assert caught.value.hint
+    assert {path: path.is_file() and path.read_bytes() for path in (out, *out.rglob("*"))} == before
 
 
 def test_a_failure_while_writing_leaves_the_former_cohort_and_no_rest(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedmap.errors import DataError, FedmapError, StorageError
 from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.records import comparison_folder
-from fedmap_lab.comparison.request import Request, choose_methods, identity_of
+from fedmap_lab.comparison.request import Identity, Request, choose_methods, identity_of
 from fedmap_lab.comparison.results import Crash, Job, JobResult, Setting
 from fedmap_lab.comparison.running import Workplace, _best, compare, run_jobs
 from fedmap_lab.comparison.summary import caveats, not_in_the_report
@@ -40,6 +40,11 @@ SMALL = BINARY_PLAN.replace("hidden = [16, 8]", "hidden = [4]").replace(
 @pytest.fixture
 def federation(make_cohort: MakeCohort) -> Federation:
     return load_federation(parse_plan(SMALL, "small.toml"), make_cohort(SITES))
+
+
+@pytest.fixture
+def identity(binary_plan: StudyPlan, make_cohort: MakeCohort) -> Identity:
+    return identity_of(request_of(binary_plan, make_cohort(SITES)))
 
 
 def request_of(plan: StudyPlan, data: Path, **changes: object) -> Request:
@@ -140,12 +145,9 @@ def test_an_unknown_method_is_named() -> None:
     assert choose_methods(" fedmap , fedavg") == ("fedavg", "fedmap")
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(
-    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
-) -> None:
+def test_a_folder_with_something_else_in_it_is_left_alone(identity: Identity, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("keep me")
-    identity = identity_of(request_of(binary_plan, make_cohort(SITES)))
     with pytest.raises(FedmapError, match="something other"), comparison_folder(tmp_path / "out", identity):
         pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
@@ -233,14 +235,9 @@ def test_a_smaller_call_says_which_recorded_runs_its_report_is_without(
     ],
 )
 def test_a_record_that_cannot_be_read_is_named_with_what_is_wrong_and_what_to_do(
-    binary_plan: StudyPlan,
-    make_cohort: MakeCohort,
-    tmp_path: Path,
-    change: Callable[[bytes], bytes],
-    said: str,
+    identity: Identity, tmp_path: Path, change: Callable[[bytes], bytes], said: str
 ) -> None:
     job = Job(kind="run", method="fedavg", seed=0, rounds=1)
-    identity = identity_of(request_of(binary_plan, make_cohort(SITES)))
     with comparison_folder(tmp_path / "out", identity) as records:
         records.keep(JobResult(job=job, outcome="done"))
         (record,) = (tmp_path / "out" / "records").iterdir()
@@ -253,10 +250,7 @@ def test_a_record_that_cannot_be_read_is_named_with_what_is_wrong_and_what_to_do
         assert records.find(job) is None, "to be done again"
 
 
-def test_a_second_process_on_the_same_folder_is_told_of_out(
-    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
-) -> None:
-    identity = identity_of(request_of(binary_plan, make_cohort(SITES)))
+def test_a_second_process_on_the_same_folder_is_told_of_out(identity: Identity, tmp_path: Path) -> None:
     with (
         comparison_folder(tmp_path / "out", identity),
         pytest.raises(StorageError, match="another process") as caught,
@@ -268,10 +262,10 @@ def test_a_second_process_on_the_same_folder_is_told_of_out(
 
 
 def test_a_comparison_that_is_not_finished_is_called_so_by_report_and_explain(
-    binary_plan: StudyPlan, make_cohort: MakeCohort, tmp_path: Path
+    identity: Identity, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with comparison_folder(out, identity_of(request_of(binary_plan, make_cohort(SITES)))) as records:
+    with comparison_folder(out, identity) as records:
         records.keep(JobResult(job=Job(kind="run", method="fedavg", seed=0, rounds=1), outcome="done"))
     for ask in (lambda: write_report(out), lambda: explain(out, None, tmp_path / "explained")):
         with pytest.raises(FedmapError, match=r"not finished \(1 job done\)") as caught:

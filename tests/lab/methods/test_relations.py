@@ -29,17 +29,14 @@ from tests.lab.conftest import MakeCohort
 
 EQUAL = {"east": (1, 100), "west": (1, 100), "clinic": (2, 60)}
 OTHERS = (
-    "fedprox",
-    "scaffold",
-    "qfedavg",
-    "feddyn",
-    "ditto",
-    "pfedme",
-    "pfedbayes",
-    "pooled",
-    "pfedgp",
-    "pfedfda",
+    *("fedprox", "scaffold", "qfedavg", "feddyn", "ditto"),
+    *("pfedme", "pfedbayes", "pooled", "pfedgp", "pfedfda"),
 )
+
+
+@pytest.fixture
+def equal(binary_plan: StudyPlan, make_cohort: MakeCohort) -> Federation:
+    return load_federation(binary_plan, make_cohort(EQUAL))
 
 
 def train(federation: Federation, method: Method, rounds: int = 2, engine: Engine | None = None) -> Trained:
@@ -68,33 +65,24 @@ NO_CURVE = ("pooled", "pfedgp")  # no rounds; heads that are made at the end
 
 
 @pytest.mark.parametrize("name", ["fedmap", "fedavg", *(name for name in OTHERS if name not in NO_CURVE)])
-def test_the_curve_of_a_method_is_of_the_models_that_its_sites_use(
-    name: str, binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
+def test_the_curve_of_a_method_is_of_the_models_that_its_sites_use(name: str, equal: Federation) -> None:
     seen: list[Progress] = []
-    trained = METHODS[name].train(Run(federation, VectorisedEngine(workers=1), 2, 5), seen.append)
+    trained = METHODS[name].train(Run(equal, VectorisedEngine(workers=1), 2, 5), seen.append)
     assert set(seen[-1].personal) == set(trained.personal)
     for site, own in trained.personal.items():
         assert torch.equal(seen[-1].personal[site].theta, own.theta)
 
 
-def test_fedprox_without_its_term_is_fedavg_to_the_bit(
-    binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
-    assert torch.equal(mu(train(federation, FedProx(mu=0.0))), mu(train(federation, FedAvg())))
-    assert not torch.equal(mu(train(federation, FedProx(mu=1.0))), mu(train(federation, FedAvg())))
+def test_fedprox_without_its_term_is_fedavg_to_the_bit(equal: Federation) -> None:
+    assert torch.equal(mu(train(equal, FedProx(mu=0.0))), mu(train(equal, FedAvg())))
+    assert not torch.equal(mu(train(equal, FedProx(mu=1.0))), mu(train(equal, FedAvg())))
 
 
-def test_fedavg_has_no_consensus_rounds_whatever_the_plan_says_of_fedmap(
-    binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
-    training = replace(federation.settings.training, consensus_share=0.5)
-    other = replace(federation, settings=replace(federation.settings, training=training))
-    assert torch.equal(mu(train(federation, FedAvg())), mu(train(other, FedAvg())))
-    assert not torch.equal(mu(train(federation, FedMap())), mu(train(other, FedMap())))
+def test_fedavg_has_no_consensus_rounds_whatever_the_plan_says_of_fedmap(equal: Federation) -> None:
+    training = replace(equal.settings.training, consensus_share=0.5)
+    other = replace(equal, settings=replace(equal.settings, training=training))
+    assert torch.equal(mu(train(equal, FedAvg())), mu(train(other, FedAvg())))
+    assert not torch.equal(mu(train(equal, FedMap())), mu(train(other, FedMap())))
 
 
 @pytest.mark.parametrize("engine", [LoopEngine(), VectorisedEngine(workers=1)], ids=["loop", "vectorised"])
@@ -122,9 +110,8 @@ def test_consensus_rounds_at_sites_of_one_size_are_feddyns_and_the_last_is_held_
     assert not torch.allclose(fedmap[0], never[0], atol=1e-3)
 
 
-def test_the_global_model_of_ditto_is_fedavgs(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
-    assert torch.equal(mu(train(federation, Ditto())), mu(train(federation, FedAvg())))
+def test_the_global_model_of_ditto_is_fedavgs(equal: Federation) -> None:
+    assert torch.equal(mu(train(equal, Ditto())), mu(train(equal, FedAvg())))
 
 
 def test_scaffold_at_identical_sites_is_fedavg(binary_plan: StudyPlan, make_cohort: MakeCohort) -> None:
@@ -137,25 +124,17 @@ def test_scaffold_at_identical_sites_is_fedavg(binary_plan: StudyPlan, make_coho
     assert torch.allclose(mu(train(federation, Scaffold(), 3)), mu(train(federation, FedAvg(), 3)), atol=1e-5)
 
 
-def test_q_fedavg_with_q_zero_is_fedavg_at_sites_of_one_size(
-    binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
-    assert len({len(site.data.train) for site in federation.tier(1)}) == 1
-    assert torch.allclose(mu(train(federation, QFedAvg(q=0.0))), mu(train(federation, FedAvg())), atol=1e-6)
+def test_q_fedavg_with_q_zero_is_fedavg_at_sites_of_one_size(equal: Federation) -> None:
+    assert len({len(site.data.train) for site in equal.tier(1)}) == 1
+    assert torch.allclose(mu(train(equal, QFedAvg(q=0.0))), mu(train(equal, FedAvg())), atol=1e-6)
 
 
-def test_q_fedavg_weighs_sites_by_the_loss_of_the_global_model(
-    binary_plan: StudyPlan, make_cohort: MakeCohort
-) -> None:
-    federation = load_federation(binary_plan, make_cohort(EQUAL))
-    trained = train(federation, QFedAvg(q=2.0), rounds=1)
-    first = Run(federation, LoopEngine(), 1, 5).start(federation.settings.prior)
+def test_q_fedavg_weighs_sites_by_the_loss_of_the_global_model(equal: Federation) -> None:
+    trained = train(equal, QFedAvg(q=2.0), rounds=1)
+    first = Run(equal, LoopEngine(), 1, 5).start(equal.settings.prior)
     losses = {}
-    for site in federation.tier(1):
-        logits = outputs(federation.model, SiteParameters(first.mu, first.buffers), site.data.train.features)[
-            :, 0
-        ]
+    for site in equal.tier(1):
+        logits = outputs(equal.model, SiteParameters(first.mu, first.buffers), site.data.train.features)[:, 0]
         losses[site.name] = float(
             torch.nn.functional.binary_cross_entropy_with_logits(logits, site.data.train.target.float())
         )

@@ -17,11 +17,7 @@ import time
 import httpx
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullAppMessagesResponse,
-)
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor

@@ -15,37 +15,22 @@ from fedmap_lab.methods.names import ABLATIONS
 FEDMAP, ALONE, ORACLE = "fedmap", "individual", "pooled"
 Role = Literal["alone", "oracle", "baseline", "fedmap", "variant"]
 
-_LABELS = {
-    "individual": "Alone",
-    "pooled": "Pooled (oracle)",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "qfedavg": "q-FedAvg",
-    "feddyn": "FedDyn",
-    "ditto": "Ditto",
-    "pfedme": "pFedMe",
-    "pfedbayes": "pFedBayes",
-    "pfedgp": "pFedGP",
-    "pfedfda": "pFedFDA",
-    "fedmap": "FedMAP",
-    "fedmap-paper": "FedMAP (as published)",
+_KNOWN = {
+    "individual": ("Alone", "#4d4d4d"),
+    "pooled": ("Pooled (oracle)", "#999999"),
+    "fedavg": ("FedAvg", "#e69f00"),
+    "fedprox": ("FedProx", "#d55e00"),
+    "scaffold": ("SCAFFOLD", "#cc79a7"),
+    "qfedavg": ("q-FedAvg", "#b8a800"),
+    "feddyn": ("FedDyn", "#8c510a"),
+    "ditto": ("Ditto", "#009e73"),
+    "pfedme": ("pFedMe", "#882255"),
+    "pfedbayes": ("pFedBayes", "#44aa99"),
+    "pfedgp": ("pFedGP", "#aa4499"),
+    "pfedfda": ("pFedFDA", "#999933"),
+    "fedmap": ("FedMAP", "#0072b2"),
 }
-_COLOURS = {
-    "individual": "#4d4d4d",
-    "pooled": "#999999",
-    "fedavg": "#e69f00",
-    "fedprox": "#d55e00",
-    "scaffold": "#cc79a7",
-    "qfedavg": "#b8a800",
-    "feddyn": "#8c510a",
-    "ditto": "#009e73",
-    "pfedme": "#882255",
-    "pfedbayes": "#44aa99",
-    "pfedgp": "#aa4499",
-    "pfedfda": "#999933",
-    "fedmap": "#0072b2",
-}
+_GREY = "#777777"
 _VARIANTS = ("#56b4e9", "#5b7fb5", "#8fa8d6", "#3f8f9f", "#7a6fb0", "#9ecae1", "#2f5f8f", "#a3b8cc")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 _LINES = ("-", "--", "-.", ":")
@@ -63,28 +48,20 @@ class ShownMethod:
 
 def shown(method: str) -> ShownMethod:
     """Also for a method that this table does not know: its own name, and a grey."""
+    label, colour = _KNOWN.get(method, (method, _GREY))
     if method == FEDMAP:
-        return ShownMethod(method, _LABELS[method], "fedmap", _COLOURS[method], "o", "-")
-    if method.startswith(FEDMAP + "-"):
-        place = ABLATIONS.index(method) if method in ABLATIONS else len(ABLATIONS)
-        return ShownMethod(
-            method,
-            _LABELS.get(method, f"FedMAP ({method.removeprefix(FEDMAP + '-').replace('-', ' ')})"),
-            "variant",
-            _VARIANTS[place % len(_VARIANTS)],
-            _MARKERS[1 + place % (len(_MARKERS) - 1)],
-            _LINES[1 + place % (len(_LINES) - 1)],
-        )
+        return ShownMethod(method, label, "fedmap", colour, "o", "-")
     role: Role = "alone" if method == ALONE else "oracle" if method == ORACLE else "baseline"
-    place = list(_LABELS).index(method) if method in _LABELS else len(_LABELS)
-    return ShownMethod(
-        method,
-        _LABELS.get(method, method),
-        role,
-        _COLOURS.get(method, "#777777"),
-        _MARKERS[1 + place % (len(_MARKERS) - 1)],
-        _LINES[1 + place % (len(_LINES) - 1)],
-    )
+    known = tuple(_KNOWN)
+    if method.startswith(FEDMAP + "-"):
+        role, known = "variant", ABLATIONS
+        change = method.removeprefix(FEDMAP + "-").replace("-", " ")
+        label = f"FedMAP ({'as published' if change == 'paper' else change})"
+    place = known.index(method) if method in known else len(known) + (role != "variant")
+    if role == "variant":
+        colour = _VARIANTS[place % len(_VARIANTS)]
+    marker = _MARKERS[1 + place % (len(_MARKERS) - 1)]
+    return ShownMethod(method, label, role, colour, marker, _LINES[1 + place % (len(_LINES) - 1)])
 
 
 def is_contender(method: str) -> bool:

@@ -17,14 +17,7 @@ from fedmap.metrics import metric_label
 from fedmap_lab.report.facts.reading import Facts
 from fedmap_lab.report.facts.shown_methods import ALONE, FEDMAP, shown
 from fedmap_lab.report.facts.statistics import REGION, EquityBy, Statistics
-from fedmap_lab.report.figures.pictures import (
-    INK,
-    MUTED,
-    drawing,
-    new_figure,
-    shortened,
-    style,
-)
+from fedmap_lab.report.figures.pictures import INK, MUTED, drawing, new_figure, shortened, style
 from fedmap_lab.statistics.who_gains import GroupRow
 from fedmap_lab.wording import signed
 

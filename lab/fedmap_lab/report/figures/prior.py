@@ -12,15 +12,7 @@ from scipy.cluster.hierarchy import dendrogram
 
 from fedmap_lab.report.facts.reading import RoundFact, means
 from fedmap_lab.report.facts.shown_methods import FEDMAP, ShownMethod, shown
-from fedmap_lab.report.figures.pictures import (
-    INK,
-    MUTED,
-    drawing,
-    line_of,
-    new_figure,
-    shortened,
-    style,
-)
+from fedmap_lab.report.figures.pictures import INK, MUTED, drawing, line_of, new_figure, shortened, style
 from fedmap_lab.report.prior.facts import PriorFacts
 
 _GROUP_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")

@@ -18,14 +18,7 @@ from fedmap.metrics import METRICS, metric_label
 from fedmap_lab.report.facts.reading import Facts, SiteFact
 from fedmap_lab.report.facts.shown_methods import ALONE, FEDMAP, shown
 from fedmap_lab.report.facts.statistics import Statistics
-from fedmap_lab.report.figures.pictures import (
-    INK,
-    MUTED,
-    drawing,
-    new_figure,
-    shortened,
-    style,
-)
+from fedmap_lab.report.figures.pictures import INK, MUTED, drawing, new_figure, shortened, style
 from fedmap_lab.statistics.who_gains import GainAgainstAlone
 from fedmap_lab.wording import counted, p_words
 
