@@ -13,7 +13,7 @@ from rich.table import Table
 from fedmap.metrics import metric_label
 from fedmap.process.command_line import Json, answer, print_json, say
 from fedmap.study.plan import load_plan
-from fedmap_lab.cli.output import bar, show_done, show_excluded, warn
+from fedmap_lab.cli.output import Cohort, Plan, Rounds, bar, show_done, show_excluded, warn
 from fedmap_lab.wording import counted
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ _TRIALS = 6
 
 
 def compare_command(
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")],
-    data: Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")],
+    plan: Plan,
+    data: Cohort,
     out: Annotated[
         Path, typer.Option(help="Where records and tables go; an interrupted comparison resumes here.")
     ],
@@ -36,7 +36,7 @@ def compare_command(
     trials: Annotated[
         int | None, typer.Option(min=2, help="Trials for each method, with --tune; default: 6.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
+    rounds: Rounds = None,
     engine: Annotated[Literal["loop", "vectorised"], typer.Option()] = "vectorised",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
     as_json: Json = False,

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedmap.metrics import metric_label
 from fedmap.process.command_line import Json, answer, print_json, say
-from fedmap_lab.cli.output import PLANS, Seed, bar, titled_table
+from fedmap_lab.cli.output import PLANS, Cohort, Plan, Rounds, Seed, bar, titled_table
 from fedmap_lab.local.federation import LocalFederation, command_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SHIFT = {
 
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where results, picture and logs go.")] = Path("out/demo"),
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")] = PLANS / "interval.toml",
+    plan: Plan = PLANS / "interval.toml",
     rounds: Annotated[int, typer.Option(min=1)] = 12,
 ) -> None:
     """Run all three tiers as real processes on this machine: training, fine-tuning, prediction."""
@@ -81,10 +81,10 @@ def tiers_table(demo: TierResults) -> Table:
 
 
 def leave_one_out_command(
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")],
-    data: Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")],
+    plan: Plan,
+    data: Cohort,
     out: Annotated[Path, typer.Option(help="Where the table and the reports go.")],
-    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
+    rounds: Rounds = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -164,7 +164,7 @@ _WIDTH = 110
 @compose_app.command("prepare")
 def prepare_command(
     trays: Annotated[Path, typer.Option(help="Folder that holds a tray for each site.")],
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")] = PLANS / "interval.toml",
+    plan: Plan = PLANS / "interval.toml",
     cohort: Annotated[str, typer.Option(help="cprd, interval or eicu; `own`: take --data.")] = "interval",
     data: Annotated[Path, typer.Option(help="Cohort directory of your own.")] = Path("data"),
     scale: Annotated[float, typer.Option(help="Size of the synthetic cohort.")] = 0.25,

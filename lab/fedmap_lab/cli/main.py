@@ -23,7 +23,7 @@ from fedmap.process.ending import run_program
 from fedmap.study.plan import load_plan
 from fedmap_lab.cli.compare import compare_command, explain_command, report_command
 from fedmap_lab.cli.federations import compose_app, demo_command, leave_one_out_command
-from fedmap_lab.cli.output import Seed, bar, remark, show_excluded, titled_table
+from fedmap_lab.cli.output import Cohort, Plan, Rounds, Seed, bar, remark, show_excluded, titled_table
 from fedmap_lab.methods.names import METHOD_NAMES
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ def import_command(
 
 @app.command("simulate")
 def simulate_command(
-    plan: Annotated[Path, typer.Option(help="Study plan (TOML).")],
-    data: Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")],
+    plan: Plan,
+    data: Cohort,
     out: Annotated[Path, typer.Option(help="Where the results go.")],
     engine: Annotated[
         Literal["loop", "vectorised"], typer.Option(help="vectorised trains all sites at once.")
     ] = "vectorised",
     method: Annotated[str, typer.Option(help="A method by name, as `compare` takes them.")] = "fedmap",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")] = None,
+    rounds: Rounds = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:

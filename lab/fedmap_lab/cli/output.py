@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PLANS = Path(__file__).parents[1] / "plans"
 _AS_LONG_AS = 7 * 24 * 3600.0  # seconds; rich forgets after 30, and one job of a comparison may take minutes
 
+Plan = Annotated[Path, typer.Option(help="Study plan (TOML).")]
+Cohort = Annotated[Path, typer.Option(help="Cohort directory: sites.csv and one file per site.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Default: the plan's rounds.count.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is random here; splits follow the plan.")]
 
 

@@ -13,12 +13,7 @@ from fedmap.files.durable import make_folder, write_durably
 from fedmap_lab.comparison.request import DESCRIPTION
 from fedmap_lab.report.facts.reading import RoundFact, read_rounds, require_finished
 from fedmap_lab.report.figures.pictures import in_style, save_pictures
-from fedmap_lab.report.figures.prior import (
-    draw_distances,
-    draw_groups,
-    draw_prior_by_layer,
-    draw_prior_by_round,
-)
+from fedmap_lab.report.figures.prior import draw_prior, draw_prior_by_round
 from fedmap_lab.report.prior.facts import PriorFacts, prior_facts
 from fedmap_lab.report.prior.words import explain_layers, explain_sites
 from fedmap_lab.simulation.kept_models import ABOUT, read_models
@@ -41,15 +36,7 @@ def explain(study: Path, method: str | None, out: Path) -> Explanation:
     found = Explanation(facts, tuple(explain_layers(facts)), tuple(explain_sites(facts)))
     make_folder(out, mode=0o755)
     with in_style():
-        save_pictures(
-            (
-                draw_prior_by_round(rounds),
-                draw_prior_by_layer(facts),
-                draw_distances(facts),
-                draw_groups(facts),
-            ),
-            out,
-        )
+        save_pictures((draw_prior_by_round(rounds), *draw_prior(facts)), out)
     write_durably(out / "explanation.txt", "\n".join((*found.layers, *found.sites, "")).encode(), mode=0o644)
     columns = ("label", "parameters", "spread", "size", "convex", "quadratic", "curvature")
     write_table(

@@ -15,13 +15,7 @@ from fedmap_lab.report.facts.reading import Facts, read_facts
 from fedmap_lab.report.facts.statistics import Statistics, compute
 from fedmap_lab.report.figures.equity import draw_regions, draw_subgroups
 from fedmap_lab.report.figures.pictures import Drawn, in_style, save_pictures
-from fedmap_lab.report.figures.prior import (
-    NO_MODELS,
-    draw_distances,
-    draw_groups,
-    draw_prior_by_layer,
-    draw_prior_by_round,
-)
+from fedmap_lab.report.figures.prior import NO_MODELS, draw_prior, draw_prior_by_round
 from fedmap_lab.report.figures.scores import draw_boxes, draw_calibration, draw_convergence
 from fedmap_lab.report.figures.sites import draw_gain_against_alone, draw_sizes, draw_weights
 from fedmap_lab.report.page.csv import write_statistics
@@ -107,7 +101,5 @@ def draw_all(facts: Facts, statistics: Statistics, prior: PriorFacts | None) -> 
         draw_convergence(facts),
         draw_calibration(facts, statistics),
         draw_prior_by_round(facts.rounds),
-        draw_prior_by_layer(prior),
-        draw_distances(prior),
-        draw_groups(prior),
+        *draw_prior(prior),
     )

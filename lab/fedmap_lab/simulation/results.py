@@ -79,31 +79,18 @@ def write_study(study: Study, out: Path, method: str, engine: str, rounds: int, 
     out.mkdir(parents=True, exist_ok=True)
     federation = study.federation
     _write_metrics(study, out)
-    write_table(
-        out / "excluded.csv",
-        ("tier", "site", "region", "problem"),
-        ((s.tier, s.name, s.region, problem) for s in federation.excluded for problem in s.problems),
-    )
-    write_table(
-        out / "excluded_rows.csv",
-        ("tier", "site", "reason", "rows"),
-        ((s.tier, s.name, e.reason, e.rows) for s in federation.sites for e in s.data.exclusions),
-    )
-    write_table(
-        out / "failed.csv", ("round", "site", "reason"), ((f.round, f.site, f.reason) for f in study.failed)
-    )
-    write_table(
-        out / "notes.csv",
-        ("tier", "site", "note"),
-        ((s.tier, s.name, note) for s in federation.sites for note in s.data.notes),
-    )
-    _write_thresholds(study, out)
     columns = ("round", "loss", "penalty", "convex_penalty", "validation_loss", "largest_weight")
-    write_table(
-        out / "rounds.csv",
-        columns,
-        ([getattr(record, name) for name in columns] for record in study.trained.history),
-    )
+    excluded = ((s.tier, s.name, s.region, problem) for s in federation.excluded for problem in s.problems)
+    left_out = ((s.tier, s.name, e.reason, e.rows) for s in federation.sites for e in s.data.exclusions)
+    failed = ((f.round, f.site, f.reason) for f in study.failed)
+    notes = ((s.tier, s.name, note) for s in federation.sites for note in s.data.notes)
+    history = ([getattr(record, name) for name in columns] for record in study.trained.history)
+    write_table(out / "excluded.csv", ("tier", "site", "region", "problem"), excluded)
+    write_table(out / "excluded_rows.csv", ("tier", "site", "reason", "rows"), left_out)
+    write_table(out / "failed.csv", ("round", "site", "reason"), failed)
+    write_table(out / "notes.csv", ("tier", "site", "note"), notes)
+    write_table(out / "rounds.csv", columns, history)
+    _write_thresholds(study, out)
     _write_models(study, out, about_run(study, method, METHODS[method], rounds, seed))
     plan = federation.plan
     summary = {

@@ -12,14 +12,33 @@ from scipy.cluster.hierarchy import dendrogram
 
 from fedmap_lab.report.facts.reading import RoundFact, means
 from fedmap_lab.report.facts.shown_methods import FEDMAP, ShownMethod, shown
-from fedmap_lab.report.figures.pictures import INK, MUTED, drawing, line_of, new_figure, shortened, style
+from fedmap_lab.report.figures.pictures import (
+    INK,
+    MUTED,
+    Drawn,
+    drawing,
+    line_of,
+    new_figure,
+    shortened,
+    style,
+)
 from fedmap_lab.report.prior.facts import PriorFacts
 
 _GROUP_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _GROUP_MARKERS = ("o", "s", "^", "D", "v", "P")
 _LABELLED = 40
 _NUMBERED = 8
+_BY_LAYER = ("prior-by-layer", "What the prior holds tight, by layer")
+_DISTANCES = ("site-distances", "Distances between the sites' models")
+_GROUPS = ("site-groups", "Sites that resemble each other")
 NO_MODELS = "No models were kept in this folder, so there is nothing to look at."
+
+
+def draw_prior(facts: PriorFacts | None) -> tuple[Drawn, ...]:
+    """All figures that are made from the models."""
+    if facts is None:
+        return tuple(Drawn(*figure, NO_MODELS) for figure in (_BY_LAYER, _DISTANCES, _GROUPS))
+    return draw_prior_by_layer(facts), draw_distances(facts), draw_groups(facts)
 
 
 @drawing("prior-by-round", "The learned part of the prior, by round")
@@ -80,11 +99,9 @@ def _share(axes: Axes, method: ShownMethod, points: dict[int, tuple[float, float
     axes.plot(list(points), shares, linewidth=2.2 if method.role == "fedmap" else 1.2, **look)
 
 
-@drawing("prior-by-layer", "What the prior holds tight, by layer")
-def draw_prior_by_layer(facts: PriorFacts | None) -> tuple[Figure, str] | str:
+@drawing(*_BY_LAYER)
+def draw_prior_by_layer(facts: PriorFacts) -> tuple[Figure, str] | str:
     """Spread of θ_k − μ, share of the convex part, and curvature of R, layer by layer."""
-    if facts is None:
-        return NO_MODELS
     places = np.arange(len(facts.layers))
     panels_wanted = 1 if facts.floor is None else 3 if facts.has_convex_part else 2
     figure = new_figure(1.5 + 0.34 * len(places), width=2.6 + 2.5 * panels_wanted)
@@ -124,11 +141,9 @@ def draw_prior_by_layer(facts: PriorFacts | None) -> tuple[Figure, str] | str:
     return figure, caption
 
 
-@drawing("site-distances", "Distances between the sites' models")
-def draw_distances(facts: PriorFacts | None) -> tuple[Figure, str] | str:
+@drawing(*_DISTANCES)
+def draw_distances(facts: PriorFacts) -> tuple[Figure, str] | str:
     """‖θ_k − θ_j‖ between the models of all T1 sites, those that resemble each other side by side."""
-    if facts is None:
-        return NO_MODELS
     if len(facts.sites) < 2:
         return "Only one site trained: there is no other to compare it with."
     if not facts.distances.any():
@@ -170,11 +185,9 @@ def draw_distances(facts: PriorFacts | None) -> tuple[Figure, str] | str:
     return figure, caption
 
 
-@drawing("site-groups", "Sites that resemble each other")
-def draw_groups(facts: PriorFacts | None) -> tuple[Figure, str] | str:
+@drawing(*_GROUPS)
+def draw_groups(facts: PriorFacts) -> tuple[Figure, str] | str:
     """A tree of sites by θ_k − μ, and a map of the two directions in which they differ most."""
-    if facts is None:
-        return NO_MODELS
     if facts.tree is None or not facts.distances.any():
         return "One site, or all with the same model: there are no groups to look for."
     count = len(facts.sites)
