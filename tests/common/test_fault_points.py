@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from fedmap.process.fault_points import VARIABLE, FaultPoint, reach
 
 PROGRAM = """
@@ -25,17 +27,14 @@ def _run(setting: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.split()
 
 
-def test_the_process_dies_the_first_time_it_gets_there() -> None:
-    assert _run("here") == (-signal.SIGKILL, ["other", "here"])
-
-
-def test_the_process_dies_the_nth_time_it_gets_there() -> None:
-    assert _run("here:3") == (-signal.SIGKILL, ["other", "here", "here", "here"])
-
-
-def test_nothing_happens_without_the_variable_or_at_another_point() -> None:
-    for setting in ("", "elsewhere", "here:9"):
-        assert _run(setting)[0] == 0
+@pytest.mark.parametrize(
+    ("setting", "reached"), [("here", 2), ("here:3", 4), ("", None), ("elsewhere", None), ("here:9", None)]
+)
+def test_the_process_dies_the_nth_time_it_gets_there_and_nowhere_else(
+    setting: str, reached: int | None
+) -> None:
+    names = ["other", "here", "here", "here"]
+    assert _run(setting) == (-signal.SIGKILL if reached else 0, names[:reached])
 
 
 def test_a_point_strikes_once() -> None:
