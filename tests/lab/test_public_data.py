@@ -106,15 +106,12 @@ def test_a_missing_file_is_named_with_its_public_source(
     assert source in caught.value.hint
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    pd.DataFrame({"age": [1]}).to_csv(tmp_path / "flamby_split_740.csv", index=False)
-    with pytest.raises(DataError, match="column fold is missing"):
-        import_uci_heart(tmp_path, tmp_path / "out")
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "flamby_split_740.csv").write_text("")
-    with pytest.raises(DataError, match="cannot be read as CSV"):
+@pytest.mark.parametrize(
+    ("text", "said"), [("age\n1\n", "column fold is missing"), ("", "cannot be read as CSV")]
+)
+def test_a_missing_column_or_an_empty_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "flamby_split_740.csv").write_text(text)
+    with pytest.raises(DataError, match=said):
         import_uci_heart(tmp_path, tmp_path / "out")
 
 

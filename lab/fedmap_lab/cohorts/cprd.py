@@ -11,6 +11,7 @@ It writes no files; excluded rows (earlier CVD or death, no follow-up) are made 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -60,9 +61,8 @@ DEVIATION = (0.33, 0.32, 0.32, 0.24)
 """SD over practices of each direction's coefficient."""
 
 
-def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
-    """The practices: `scale` changes their number, not their sizes."""
-    return plan_sites(PLAN, scale, seed)
+plan = partial(plan_sites, PLAN)
+"""The practices: `scale` changes their number, not their sizes."""
 
 
 def targets(scale: float) -> HeterogeneityTargets:

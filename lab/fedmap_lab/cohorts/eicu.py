@@ -11,6 +11,7 @@ It writes no files. Every row is usable: the rules of the raw tables are the raw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -63,9 +64,8 @@ DEATHS = {1: (-2.75, 0.70), 2: (-2.90, 0.95), 3: (-3.45, 1.60)}
 VOCABULARY = frozen_vocabulary()
 
 
-def plan(scale: float, seed: int) -> tuple[PlannedSite, ...]:
-    """The hospitals: `scale` changes their number, not their sizes."""
-    return plan_sites(PLAN, scale, seed)
+plan = partial(plan_sites, PLAN)
+"""The hospitals: `scale` changes their number, not their sizes."""
 
 
 def targets(scale: float) -> HeterogeneityTargets:
