@@ -9,26 +9,24 @@ state that is gone is gone from the next scrape too, and the space of a disk.
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from fedmap.process.addresses import port_error, split_listen
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
-import shutil
-from collections.abc import Mapping
-from pathlib import Path
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 _REQUEST_SECONDS = 10.0
 

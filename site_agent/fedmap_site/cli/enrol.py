@@ -193,8 +193,7 @@ def _write_request(given: Here, settings: SiteConfig, token: str, out: Path) -> 
 def _learn_release_key(given: Here) -> str:
     """First contact: pin the key that signs bundles. The enrolment stands whatever comes of it."""
     from fedmap.errors import FedmapError
-    from fedmap_site.cli.bundles.fetch import pin_release_key
-    from fedmap_site.cli.options import AtShelf
+    from fedmap_site.cli.options import AtShelf, pin_release_key
 
     try:
         with given.site().connect() as connection:

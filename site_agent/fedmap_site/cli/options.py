@@ -1,11 +1,13 @@
-"""The options that commands of `fedmap-site` share, and what they lead to: settings, the site, a bundle, a
-model.
+"""The options that commands of `fedmap-site` share, and what they lead to: settings, site, bundle, model.
 
 A clinic needs neither a configuration nor an enrolment: only the file and the fingerprint on paper.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,24 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap.process.command_line import Given
-
-if TYPE_CHECKING:
-    from fedmap_site.config import SiteConfig
-    from fedmap_site.wiring import Site
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 from fedmap.errors import StateError
-from fedmap.process.command_line import say
+from fedmap.process.command_line import Given, moment, say
 
 if TYPE_CHECKING:
     from fedmap.bundles.verification import VerifiedBundle
+    from fedmap_site.bundles.records import Installed
     from fedmap_site.bundles.store import BundleStore
     from fedmap_site.config import SiteConfig
+    from fedmap_site.link.connection import Connection
     from fedmap_site.predict.rows import ReadyModel
+    from fedmap_site.wiring import Site
 
 CONFIG_VARIABLE = "FEDMAP_SITE_CONFIG"
 DEFAULT_CONFIG = Path("site.toml")
@@ -176,6 +171,37 @@ def _withdrawn(shelf: BundleStore, reference: str) -> str | None:
     listed = shelf.trust.withdrawals()
     found = None if listed is None or version is None else listed.find(name, version)
     return None if found is None else found.reason
+
+
+def install_from(shelf: BundleStore, file: Path, fingerprint: str, trust_new_key: bool) -> Installed:
+    """Install a file; one that was fetched into the store is then not needed a second time."""
+    installed = shelf.install(file, fingerprint, now_ms(), trust_new_key=trust_new_key)
+    if file.parent == shelf.downloads:
+        file.unlink(missing_ok=True)
+    return installed
+
+
+def installed_lines(shelf: BundleStore, installed: Installed) -> tuple[str, ...]:
+    return (
+        f"Installed {installed.name} version {installed.version}: {installed.title}.",
+        f"It lies in {shelf.folder} and may be used until {moment(installed.expires_unix_ms)}.",
+        f"Next: fedmap-site bundle card {installed.name}",
+    )
+
+
+def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
+    """Trust the key that the aggregator names at first contact; another one later is an error.
+
+    The fingerprint, or an empty text where the aggregator has no release key yet.
+    """
+    from fedmap.trust.signing import shown_fingerprint
+    from fedmap_site.wiring import software_version
+
+    announced = connection.hello(software_version()).release_key_fingerprint
+    if not announced:
+        return ""
+    shelf.pin_key(announced, "the aggregator, at first contact", now_ms())
+    return shown_fingerprint(announced)
 
 
 def split_named(reference: str) -> tuple[str, int | None]:

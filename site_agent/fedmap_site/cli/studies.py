@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmap.process.command_line import WholeTable, print_text
+from fedmap.process.command_line import WholeTable, print_aside, print_text, say
 from fedmap_site.cli.options import Approver, Here
 
 if TYPE_CHECKING:
     from fedmap.study.terms import StudyTerms
-    from fedmap_site.wiring import Site
-from typing import TYPE_CHECKING
-
-from fedmap.process.command_line import print_aside, say
-
-if TYPE_CHECKING:
     from fedmap_site.loop.dry_run import Rehearsed
+    from fedmap_site.wiring import Site
 
 
 def studies_command(given: Here) -> None:

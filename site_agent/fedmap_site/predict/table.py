@@ -8,10 +8,17 @@ of that is written, then the predictions get their name.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
 
 from fedmap.algorithm.pooling.statistics import (
     FeatureStatistics,
@@ -20,27 +27,16 @@ from fedmap.algorithm.pooling.statistics import (
     make_scaler,
     pool_statistics,
 )
-from fedmap.data.streaming import FeatureFile
+from fedmap.data.streaming import ArrowArray, FeatureFile, RowBlock
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import ConflictError, DataError, StateError
+from fedmap.files.durable import DurableWriter
 from fedmap.study.plan.inputs import planned_inputs
-from fedmap_site.predict.rows import Predictor, ReadyModel
+from fedmap_site.predict.rows import CLASS, Predictions, Predictor, ReadyModel
 from fedmap_site.predict.shift_report import advice, no_reference, write_shift
 
 if TYPE_CHECKING:
     from fedmap.shift.check import ShiftAccumulator, ShiftReport
-import io
-from types import TracebackType
-from typing import Any, Literal, Self
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pa_parquet
-
-from fedmap.data.streaming import ArrowArray, RowBlock
-from fedmap.files.durable import DurableWriter
-from fedmap_site.predict.rows import CLASS, Predictions
 
 FileFormat = Literal["csv", "parquet"]
 ROW, REASON = "row", "reason"

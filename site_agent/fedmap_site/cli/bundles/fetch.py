@@ -15,8 +15,14 @@ import typer
 
 from fedmap.errors import FedmapError, StateError
 from fedmap.process.command_line import JsonValue, WholeTable, moment, print_aside, say
-from fedmap_site.cli.bundles.shelf import install_from, installed_lines
-from fedmap_site.cli.options import Trusting, now_ms, split_named
+from fedmap_site.cli.options import (
+    Trusting,
+    install_from,
+    installed_lines,
+    now_ms,
+    pin_release_key,
+    split_named,
+)
 
 if TYPE_CHECKING:
     from fedmap_site.bundles.download import Progress, Source
@@ -68,21 +74,6 @@ def fetch_command(
             _list_offered(given, connection)
             return
         _fetch(given, shelf, FederationSource(connection, name, version), name, out, install)
-
-
-def pin_release_key(shelf: BundleStore, connection: Connection) -> str:
-    """Trust the key that the aggregator names at first contact; another one later is an error.
-
-    The fingerprint, or an empty text where the aggregator has no release key yet.
-    """
-    from fedmap.trust.signing import shown_fingerprint
-    from fedmap_site.wiring import software_version
-
-    announced = connection.hello(software_version()).release_key_fingerprint
-    if not announced:
-        return ""
-    shelf.pin_key(announced, "the aggregator, at first contact", now_ms())
-    return shown_fingerprint(announced)
 
 
 def _take_withdrawals(given: Trusting, shelf: BundleStore, web: WebSource, install: bool) -> None:

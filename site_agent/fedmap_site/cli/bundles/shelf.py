@@ -9,12 +9,19 @@ import typer
 
 from fedmap.errors import FedmapError
 from fedmap.process.command_line import JsonValue, WholeTable, command, command_group, moment, print_json
-from fedmap_site.cli.options import AtShelf, Trusting, TrustNewKey, now_ms
+from fedmap_site.cli.options import (
+    AtShelf,
+    Trusting,
+    TrustNewKey,
+    install_from,
+    installed_lines,
+    now_ms,
+    split_named,
+)
 
 if TYPE_CHECKING:
     from fedmap_site.bundles.records import Installed
     from fedmap_site.bundles.store import BundleStore
-from fedmap_site.cli.options import split_named
 
 bundle_app = command_group("Released models: get, verify, install, read.")
 
@@ -98,22 +105,6 @@ def list_command(given: AtShelf) -> None:
     table = WholeTable(("name", "version", "tier", "title", "expires", "state"), rows)
     form: JsonValue = {"store": str(shelf.folder), "bundles": [_facts(shelf, one) for one in installed]}
     given.tell(form, table if rows else f"No bundle is installed in {shelf.folder}.")
-
-
-def install_from(shelf: BundleStore, file: Path, fingerprint: str, trust_new_key: bool) -> Installed:
-    """Install a file; one that was fetched into the store is then not needed a second time."""
-    installed = shelf.install(file, fingerprint, now_ms(), trust_new_key=trust_new_key)
-    if file.parent == shelf.downloads:
-        file.unlink(missing_ok=True)
-    return installed
-
-
-def installed_lines(shelf: BundleStore, installed: Installed) -> tuple[str, ...]:
-    return (
-        f"Installed {installed.name} version {installed.version}: {installed.title}.",
-        f"It lies in {shelf.folder} and may be used until {moment(installed.expires_unix_ms)}.",
-        f"Next: fedmap-site bundle card {installed.name}",
-    )
 
 
 def _file_of(shelf: BundleStore, reference: str) -> Path:
