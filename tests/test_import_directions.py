@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,56 @@ def test_no_room_holds_more_than_a_reader_can_keep_in_mind() -> None:
         if room not in LIKE_THINGS and (count > MOST_MODULES or lines[room] > MOST_LINES)
     }
     assert not full, f"modules and lines: {full}"
+
+
+def test_no_chain_of_imports_has_twenty_modules() -> None:
+    """Whoever follows an import downwards arrives."""
+    imports = {module.name: set(module.imports()) for module in source_modules()}
+
+    def named(target: str) -> str:
+        while target and target not in imports:
+            target = target.rpartition(".")[0]
+        return target
+
+    @cache
+    def longest(name: str) -> tuple[str, ...]:
+        below = {named(found.target) for found in imports[name]} - {name, ""}
+        return (name, *max((longest(one) for one in below), key=len, default=()))
+
+    chain = max(map(longest, imports), key=len)
+    assert len(chain) < 20, " → ".join(chain)
+
+
+def test_few_modules_know_protobuf() -> None:
+    knowing = {
+        module.name
+        for module in source_modules()
+        for found in module.imports()
+        if within(found.target, "google.protobuf") or "_pb2" in found.target
+    }
+    ours = {name for name in knowing if not within(name, "fedmap.contract.v1")}
+    assert ours <= {
+        "fedmap.contract.wire",
+        "fedmap_aggregator.rpc.server",
+        "fedmap_flower.processes.executor",
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "callers"),
+    [
+        ("next_prior", {"fedmap.study.centre_step"}),
+        ("fit_sites", {"fedmap.study.engine", "fedmap_lab.federation.engines"}),
+    ],
+)
+def test_each_half_of_a_round_is_called_in_one_place(function: str, callers: set[str]) -> None:
+    """The centre's by the centre's step, the sites' once by each engine, whatever runs the study."""
+    calling = {
+        module.name
+        for module in source_modules()
+        if not within(module.name, "fedmap.algorithm") and function in (name for _, name in module.calls())
+    }
+    assert calling == callers
 
 
 def test_every_room_says_what_comes_in_what_goes_out_and_what_it_may_import() -> None:

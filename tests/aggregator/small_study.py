@@ -21,7 +21,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.contract.v1 import federation_pb2 as pb
 from fedmap.study.course.state import OpenTask, TaskKind
 from fedmap.study.models import model_of
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.tensors.parameter_files import (
     encode_parameters,
     encode_statistics,

@@ -24,7 +24,7 @@ from fedmap.contract.v1.values import Answer, FitAnswer
 from fedmap.errors import FedmapError
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.tensors.parameter_files import PriorFile, encode_parameters, encode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.estimation.process import EstimationProcess, Request

@@ -22,7 +22,8 @@ from fedmap.contract import wire
 from fedmap.contract.v1 import values
 from fedmap.files.digests import file_sha256, sha256_hex
 from fedmap.study.models import model_of
-from fedmap.study.plan import FeatureBlock, StudyPlan
+from fedmap.study.plan.sections import FeatureBlock
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_statistics, encode_theta
 from fedmap.study.terms import StudyTerms
 from fedmap.transport.client import Credentials, Route

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.operator.client import OperatorClient
 from fedmap_lab.local.federation import LocalFederation

@@ -18,7 +18,8 @@ from statistics import median
 
 from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan, load_plan
+from fedmap.study.plan.reading import load_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.run_folder import PRIOR, read_run
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms

@@ -27,8 +27,10 @@ from fedmap.data.streaming import FeatureFile
 from fedmap.metrics import Threshold
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.study.models import model_of
-from fedmap.study.plan import FeatureColumn, StudyPlan, load_plan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.reading import load_plan
+from fedmap.study.plan.sections import FeatureColumn
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_site.predict.rows import Predictor, ReadyModel
 from fedmap_site.predict.table import PredictOptions, predict_file
 from tests.bench.authors_step import PlainNetwork

@@ -17,8 +17,9 @@ from fedmap.scoring.decision_rules import DecisionRule, RuleTerms, pool_rule
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.answer_names import layout_digest
 from fedmap.study.answers import result_of, rule_of, terms_of, told_rule, told_score, told_terms
-from fedmap.study.plan import StudyPlan, load_plan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.reading import load_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.rule_files import encode_rule
 
 PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"

@@ -27,7 +27,7 @@ from fedmap.scoring.evaluation_terms import (
     subgroup_scores,
 )
 from fedmap.study.models import model_of
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from tests import plans
 
 BINARY = plans.binary("sick")

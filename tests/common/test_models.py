@@ -19,9 +19,10 @@ from fedmap.algorithm.settings import PriorSettings
 from fedmap.data.features import encode_features
 from fedmap.errors import ModelError
 from fedmap.study.models import build_model, build_network, model_of
-from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan
 from fedmap.study.plan.inputs import planned_inputs
-from fedmap.study.plan.sections import ModelSection
+from fedmap.study.plan.reading import load_plan
+from fedmap.study.plan.sections import FeatureBlock, ModelSection
+from fedmap.study.plan.study_plan import StudyPlan
 
 Groups = Sequence[tuple[str, Sequence[int]]]
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedmap.errors import PlanError
-from fedmap.study.plan import FeatureBlock, StudyPlan, load_plan, parse_plan
-from fedmap.study.plan.sections import canonical_text
+from fedmap.study.plan.reading import load_plan, parse_plan
+from fedmap.study.plan.sections import FeatureBlock, canonical_text
+from fedmap.study.plan.study_plan import StudyPlan
 from tests import plans
 
 PLANS = Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import PlanError
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.terms import MOST_ROUNDS, StudyTerms, parse_terms
 
 PLANS = sorted((Path(__file__).parents[2] / "lab" / "fedmap_lab" / "plans").glob("*.toml"))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VERSION = os.environ.get("FEDMAP_VERSION", "0.2.0")
+VERSION = os.environ.get("FEDMAP_VERSION", "0.3.0")
 IMAGES = {name: f"fedmap-{name}:{VERSION}" for name in ("aggregator", "site", "lab")}
 HARDENED = ("--read-only", "--user", "12345", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 LOOK_SECONDS = 0.5

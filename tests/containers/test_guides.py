@@ -80,7 +80,7 @@ def test_a_clinic_predicts_in_the_container_without_configuration_and_without_a_
     for line in lines:
         for name, value in filled.items():
             line = line.replace(name, value)
-        in_a_shell(engine, line.replace("fedmap-site:0.2.0", IMAGES["site"]), tmp_path)
+        in_a_shell(engine, line.replace("fedmap-site:0.3.0", IMAGES["site"]), tmp_path)
     with (tmp_path / "predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 60

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.node.client import make_client_app
 from fedmap_flower.node.node import hospital_node

@@ -24,7 +24,7 @@ from fedmap.algorithm.fit.values import FailedFit, LocalFit, Model, SiteTask
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.study.engine import Engine
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_flower.centre.server import run_study
 from fedmap_flower.records import read_order
 from fedmap_lab.federation.engines import EngineName, make_engine

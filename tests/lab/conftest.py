@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from tests import plans
 
 FEATURES = tuple(plans.number(name, range=[-50, 50]) for name in "abc")

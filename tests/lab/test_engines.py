@@ -8,7 +8,7 @@ import torch
 from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.scoring.evaluation import outputs
 from fedmap.study.engine import LoopEngine
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.fedmap import FedMap

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmap.errors import DataError
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.sites import load_federation
 from tests.lab.conftest import MakeCohort, write_site
 

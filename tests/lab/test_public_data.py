@@ -14,7 +14,7 @@ import pytest
 
 from fedmap.data.loading import load_site
 from fedmap.errors import DataError, FedmapError
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.cohorts.public_data import ImportSummary, import_eicu, import_tcga_brca, import_uci_heart
 from fedmap_lab.eicu.extraction import EicuRules
 from fedmap_lab.eicu.tables import PHYSIOLOGY

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from fedmap.errors import FedmapError, TrainingError
 from fedmap.metrics import Metric, SkippedMetric
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.local.figures import draw_convergence

@@ -6,7 +6,7 @@ import torch
 
 from fedmap.contract.v1 import values
 from fedmap.study.models import model_of
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_prior
 from fedmap_aggregator.store.blobs import BlobStore
 from fedmap_lab.local.federation import LocalFederation

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedmap.contract.v1 import values
 from fedmap.errors import UnreachableError
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_aggregator.identity.profile import read_profile
 from fedmap_aggregator.operator.client import OperatorClient
 from fedmap_lab.federation.engines import make_engine

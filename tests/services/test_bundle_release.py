@@ -22,7 +22,7 @@ from fedmap.contract.v1 import values
 from fedmap.errors import FedmapError, NotAllowedError, NotFoundError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.study.models import model_of
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.transport.client import ContractClient, Credentials, Route
 from fedmap.trust.pki import Identity, key_pem, make_csr, new_key

@@ -19,7 +19,8 @@ from fedmap.algorithm.settings import FedmapSettings
 from fedmap.contract.v1 import values
 from fedmap.study.engine import LoopEngine
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.studies.records import step_of

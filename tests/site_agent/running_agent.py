@@ -15,7 +15,7 @@ from fedmap.contract.v1.values import Task
 from fedmap.files.digests import sha256_hex
 from fedmap.process.settings import read_config
 from fedmap.study.models import model_of
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.tensors.parameter_files import PriorFile, encode_prior
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import SiteConfig

@@ -18,7 +18,7 @@ from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.scoring.disclosure import released_statistics
 from fedmap.study.answers import Content, Work, content_of
 from fedmap.study.models import model_of
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.site_step import OnProgress, site_step
 from fedmap.study.tensors.parameter_files import PriorFile
 from fedmap.study.terms import StudyTerms

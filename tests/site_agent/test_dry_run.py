@@ -20,7 +20,7 @@ from fedmap.algorithm.prior.values import Prior, initial_prior
 from fedmap.algorithm.settings import AggregationSettings, PriorSettings
 from fedmap.contract.v1.values import EvaluationAnswer
 from fedmap.errors import DataError, NotFoundError, TrainingError
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_site.config import DataSection
 from fedmap_site.loop.dry_run import DryRun, rehearse

@@ -12,7 +12,7 @@ import pytest
 
 from fedmap.errors import NotFoundError, StateError
 from fedmap.process.fault_points import VARIABLE
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.deletion import DeletionRecord, Trust, read_deletion
 from fedmap.trust.pki import CertificateAuthority, Identity, key_pem, new_key

@@ -32,7 +32,8 @@ from fedmap.scoring.evaluation import local_rule
 from fedmap.shift.pooling import pool_reference
 from fedmap.shift.told.terms import reference_terms
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.signing import fingerprint, new_release_key, public_key_of
 from tests import plans

@@ -32,7 +32,7 @@ def create_command(
     ] = None,
 ) -> None:
     """Put a study up for approval by its sites. Nothing trains before the start."""
-    from fedmap.study.plan import load_plan
+    from fedmap.study.plan.reading import load_plan
 
     load_plan(plan)
     with given.connect() as client:

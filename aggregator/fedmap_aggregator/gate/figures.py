@@ -15,8 +15,9 @@ from fedmap.scoring.calibration_bins import BINS, bin_range
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.shift.told.terms import ReferenceTerms, check_reference
 from fedmap.study.answer_names import layout_digest
-from fedmap.study.plan import FeatureBlock, StudyPlan
 from fedmap.study.plan.inputs import planned_inputs, subgroups_of
+from fedmap.study.plan.sections import FeatureBlock
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_aggregator.gate.headers import demand
 
 _MOST_NAME = 200  # characters

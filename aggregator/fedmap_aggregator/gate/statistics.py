@@ -14,8 +14,8 @@ import torch
 
 from fedmap.algorithm.pooling.baseline import BaselineTerms
 from fedmap.errors import RejectedError
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.sections import Feature, FeatureBlock
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_statistics
 
 _ROUNDING = 1e-6  # relative: rows are float32, their sums are taken in some order

@@ -42,7 +42,7 @@ from fedmap.metrics import metric_names
 from fedmap.study.answer_names import GLOBAL, MODELS, PERSONAL, WITHHELD
 from fedmap.study.answers import content_of, result_of, terms_of
 from fedmap.study.course.state import AnswerStatus, OpenTask
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_theta, parameters_norm
 from fedmap.study.terms import StudyTerms
 from fedmap_aggregator.gate.figures import check_counts, check_evaluation, check_inputs, check_reference_terms

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from fedmap.bundles.manifest import DataSummary, MissingShare
 from fedmap.contract.v1.values import EvaluationAnswer, StatisticsAnswer
-from fedmap.study.plan import FeatureBlock, StudyPlan
-from fedmap.study.plan.sections import Feature
+from fedmap.study.plan.sections import Feature, FeatureBlock
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 def data_summary(

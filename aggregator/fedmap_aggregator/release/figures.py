@@ -19,8 +19,8 @@ from fedmap.scoring.calibration_bins import BinTerms, pool_bins
 from fedmap.scoring.figures import CalibrationBin, Estimate
 from fedmap.scoring.meta_analysis import pool_estimates
 from fedmap.study.answer_names import FINE_TUNED, GLOBAL, PERSONAL
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import subgroups_of
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.record import StudyRecord
 from fedmap_aggregator.release.data import data_summary
 

@@ -18,7 +18,7 @@ from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
 from fedmap.errors import DataError
 from fedmap.process.command_line import Json, command_group, say, version_option
 from fedmap.process.ending import run_program
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.study.terms import StudyTerms
 from fedmap_flower.processes.commands import LOCAL, FlowerRun, run_to_its_end, simulation_superlink
 

@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from fedmap.metrics import Metric
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.federation.engines import make_engine
 from fedmap_lab.federation.sites import Federation, load_federation
 from fedmap_lab.methods.registry import METHODS

@@ -39,7 +39,8 @@ from fedmap.shift.check import check_shift
 from fedmap.shift.pooling import pool_reference
 from fedmap.shift.reference import Reference
 from fedmap.shift.told.terms import reference_terms
-from fedmap.study.plan import StudyPlan, load_plan
+from fedmap.study.plan.reading import load_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.cohorts.heterogeneity import univariate_auroc
 from fedmap_lab.cohorts.making import COHORTS
 from fedmap_lab.cohorts.site_plan import PlannedSite

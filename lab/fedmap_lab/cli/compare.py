@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedmap.metrics import metric_label
 from fedmap.process.command_line import Json, answer, print_json, say
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.cli.output import Cohort, Plan, Rounds, bar, show_done, show_excluded, warn
 from fedmap_lab.wording import counted
 

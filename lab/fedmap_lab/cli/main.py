@@ -20,7 +20,7 @@ from fedmap.errors import FedmapError
 from fedmap.metrics import Metric, SkippedMetric, metric_label, shortfall
 from fedmap.process.command_line import Json, answer, command_group, print_json, say, version_option
 from fedmap.process.ending import run_program
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.cli.compare import compare_command, explain_command, report_command
 from fedmap_lab.cli.federations import compose_app, demo_command, leave_one_out_command
 from fedmap_lab.cli.output import Cohort, Plan, Rounds, Seed, bar, remark, show_excluded, titled_table

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.errors import FedmapError
 from fedmap.files.digests import file_sha256
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import EngineName
 from fedmap_lab.methods.names import METHOD_NAMES
 

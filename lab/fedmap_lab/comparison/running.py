@@ -21,7 +21,7 @@ import torch
 
 from fedmap.metrics import higher_is_better
 from fedmap.study.engine import Engine, LoopEngine
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.records import Records, comparison_folder
 from fedmap_lab.comparison.request import Request, identity_of

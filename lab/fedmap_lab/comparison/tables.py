@@ -29,7 +29,7 @@ import torch
 
 from fedmap.files.durable import write_durably
 from fedmap.scoring.disclosure import is_small_cell
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.comparison.request import DESCRIPTION, command, versions
 from fedmap_lab.comparison.results import Comparison, JobResult
 from fedmap_lab.comparison.trials import TUNING_SEED, all_settings

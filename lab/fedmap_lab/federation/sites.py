@@ -21,7 +21,7 @@ from fedmap.data.table.site_dataset import SiteDataset, scale_dataset
 from fedmap.errors import DataError, TrainingError
 from fedmap.scoring.disclosure import released_statistics
 from fedmap.study.models import build_model
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedmap.data.cohort_directory import SiteEntry, read_cohort_directory
 from fedmap.errors import DataError, StateError
 from fedmap.files.digests import sha256_hex
 from fedmap.files.durable import write_durably
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.cohorts.making import make_cohort
 from fedmap_lab.local.federation import LocalSite
 from fedmap_lab.local.study import Record, StatusSeen

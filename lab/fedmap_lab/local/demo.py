@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmap.data.cohort_directory import read_cohort_directory
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.cohorts.making import make_cohort
 from fedmap_lab.local.federation import LocalFederation, LocalSite
 from fedmap_lab.local.study import Say, Watch, run_study

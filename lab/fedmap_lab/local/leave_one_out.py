@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedmap.data.cohort_directory import read_cohort_directory
 from fedmap.errors import DataError
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap_lab.local.federation import LocalFederation, LocalSite
 from fedmap_lab.local.study import run_study
 from fedmap_lab.local.tiers import (

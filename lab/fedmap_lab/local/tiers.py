@@ -19,7 +19,7 @@ from fedmap.data.loading import load_site
 from fedmap.errors import StateError
 from fedmap.metrics import Metric
 from fedmap.metrics.classification import binary_scores
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.local.federation import LocalFederation, LocalSite, free_port
 from fedmap_lab.local.study import Record, StudySeen
 

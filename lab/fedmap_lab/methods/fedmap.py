@@ -19,7 +19,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.settings import FedmapSettings, StartRule, WeightingRule
 from fedmap.study.centre_step import CentreStep
 from fedmap.study.engine import RoundSite, fit_round
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.methods.method import (
     Method,
     Progress,

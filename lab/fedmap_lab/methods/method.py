@@ -22,7 +22,7 @@ from fedmap.algorithm.settings import AggregationSettings, FedmapSettings, Prior
 from fedmap.errors import TrainingError
 from fedmap.study.engine import Engine, Fits
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 
 

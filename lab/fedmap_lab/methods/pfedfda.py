@@ -28,7 +28,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.embedding import Embedding, embedding_of
 from fedmap_lab.methods.method import Run, Served, Trained, sort_out

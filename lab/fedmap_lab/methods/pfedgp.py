@@ -35,7 +35,7 @@ from fedmap.algorithm.seeding import derive_seed, numpy_stream
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.errors import ModelError
 from fedmap.study.personalisation import fine_tune_settings, fine_tune_task
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.embedding import Embedding, embedding_of
 from fedmap_lab.methods.method import Method, Run, Served, Trained, Watch, models_of, sort_out

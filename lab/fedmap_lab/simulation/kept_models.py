@@ -27,8 +27,8 @@ from fedmap.data.cohort_directory import is_plain_name
 from fedmap.errors import FedmapError, ModelError, PlanError
 from fedmap.files.durable import make_folder, read_file, write_durably
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.canonical import canonical_form, plan_of
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import decode_parameters, decode_psi, encode_parameters, encode_psi
 from fedmap_lab.methods.method import Method
 from fedmap_lab.simulation.simulate import Study

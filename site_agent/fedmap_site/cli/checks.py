@@ -58,7 +58,7 @@ def check_data_command(
 ) -> None:
     """Would this site's file do for a plan? Columns, ranges and counts; never a row."""
     from fedmap.errors import ConfigError
-    from fedmap.study.plan import load_plan
+    from fedmap.study.plan.reading import load_plan
     from fedmap_site.policy import read_policy
 
     settings = given.settings()

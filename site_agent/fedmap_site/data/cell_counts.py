@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.scoring.disclosure import PartCounts, events, part_counts
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 
 @dataclass(frozen=True)

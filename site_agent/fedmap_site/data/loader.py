@@ -21,8 +21,8 @@ from fedmap.errors import DataError
 from fedmap.files.digests import file_sha256
 from fedmap.files.durable import storage_error
 from fedmap.scoring.disclosure import events, is_small_cell
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import StudyTerms
 from fedmap_site.policy import Floors, SitePolicy, check_terms, floors_of
 from fedmap_site.state.studies import DataRecord, SiteState

@@ -27,7 +27,7 @@ from fedmap.scoring.disclosure import is_small_cell
 from fedmap.study.answers import Content, Tensors, Work, encode_work, terms_of, told_score
 from fedmap.study.failures import failure_of
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import (
     PriorFile,
     decode_parameters,

@@ -10,7 +10,7 @@ from fedmap.contract.v1.values import EvaluationAnswer, StatisticsAnswer
 from fedmap.errors import ModelError
 from fedmap.scoring.disclosure import is_small_cell
 from fedmap.shift.told.terms import ReferenceTerms, check_reference
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_site.data.cell_counts import CellCounts
 
 DEFECT = "Report this as a defect of the agent; nothing was sent."

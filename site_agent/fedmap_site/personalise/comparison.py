@@ -21,7 +21,7 @@ from fedmap.scoring.calibration_bins import pool_bins
 from fedmap.scoring.evaluation import Scoring
 from fedmap.scoring.evaluation_terms import calibration_terms
 from fedmap.scoring.figures import CalibrationBin
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_site.personalise.model import Outcome
 from fedmap_site.predict.rows import ReadyModel
 

@@ -18,7 +18,7 @@ from fedmap.data.table.site_dataset import SiteDataset
 from fedmap.files.digests import sha256_hex
 from fedmap.metrics import metric_label
 from fedmap.scoring.disclosure import events, is_small_cell
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters
 from fedmap.web.pages import Pages
 from fedmap_site.personalise.comparison import DRAWS, Compared, Figure, number, signed, target_of

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 from pydantic.json_schema import models_json_schema
 
-from fedmap.study.plan import FeatureBlock
-from fedmap.study.plan.sections import Feature
+from fedmap.study.plan.sections import Feature, FeatureBlock
 from fedmap.web.pages import Pages
 from fedmap_site.predict.rows import CLASS, LOG_HAZARD, ReadyModel
 from fedmap_site.predict.service import MOST_ROWS, ROWS, SKIP, Form, columns_form, outputs_in_words

@@ -22,7 +22,7 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.errors import ModelError, StateError
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.shift.reference import Reference
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 
 if TYPE_CHECKING:
     from fedmap.bundles.verification import VerifiedBundle

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from fedmap.data.feature_rows import Cell, FeatureRows, check_records
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import DataError, LimitError, StateError
-from fedmap.study.plan import FeatureBlock
+from fedmap.study.plan.sections import FeatureBlock
 from fedmap_site.predict.rows import CLASS, LOG_HAZARD, RISK, Predictor, ReadyModel
 
 MOST_ROWS = 10_000

@@ -43,9 +43,9 @@ from fedmap.metrics import Threshold
 from fedmap.scoring.decision_rules import DecisionRule
 from fedmap.scoring.figures import CalibrationBin, Estimate
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
 from fedmap.study.plan.inputs import planned_inputs
 from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import StudyTerms
 from fedmap.trust.signing import BUNDLE_KIND, fingerprint, public_key_of, signature_of
 from tests import plans

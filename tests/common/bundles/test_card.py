@@ -11,8 +11,8 @@ from fedmap.bundles.card.blocks import plain
 from fedmap.bundles.card.figures import percent
 from fedmap.bundles.card.text import model_card
 from fedmap.bundles.manifest import Draft, Lineage, ThresholdValue
-from fedmap.study.plan import StudyPlan, load_plan
-from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.reading import load_plan, parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.terms import StudyTerms
 from tests.common.bundles.examples import BINARY, SURVIVAL, draft_of, released
 

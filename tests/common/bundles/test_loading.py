@@ -16,7 +16,7 @@ from fedmap.bundles.manifest import MU
 from fedmap.bundles.verification import VerifiedBundle, verify_bundle
 from fedmap.errors import ModelError, StateError
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import PriorFile, decode_prior, encode_prior
 from tests.common.bundles.examples import (
     BINARY,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedmap.data.feature_rows import Cell, check_records, feature_columns, missing_columns
 from fedmap.errors import DataError, ModelError
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from tests import plans
 
 PLAN = parse_plan(

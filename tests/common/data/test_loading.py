@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fedmap.data.loading import load_frame, load_site
 from fedmap.data.table.site_dataset import Exclusion, MissingCount, SiteDataset
 from fedmap.errors import DataError
-from fedmap.study.plan import StudyPlan, load_plan, parse_plan
+from fedmap.study.plan.reading import load_plan, parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from tests import plans
 
 PROJECT = Path(__file__).parents[3]

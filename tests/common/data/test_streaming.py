@@ -18,7 +18,8 @@ from fedmap.data.loading import load_site
 from fedmap.data.streaming import FeatureFile
 from fedmap.data.table.faults import FaultTally
 from fedmap.errors import DataError
-from fedmap.study.plan import StudyPlan, load_plan, parse_plan
+from fedmap.study.plan.reading import load_plan, parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from tests import plans
 
 PLANTED = "9434765919"

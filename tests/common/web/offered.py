@@ -11,7 +11,7 @@ from typing import Literal
 
 from fedmap.bundles.manifest import MU, Manifest
 from fedmap.errors import NotAllowedError, NotFoundError, StateError
-from fedmap.study.plan import load_plan
+from fedmap.study.plan.reading import load_plan
 from fedmap.web.bundle_app import Access, Entry, Visitor
 from tests.common.bundles.examples import RELEASED, draft_of, manifest_of, released
 

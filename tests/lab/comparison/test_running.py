@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import DataError, FedmapError, StorageError
-from fedmap.study.plan import StudyPlan, parse_plan
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.records import comparison_folder
 from fedmap_lab.comparison.request import Identity, Request, choose_methods, identity_of

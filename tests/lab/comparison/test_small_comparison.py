@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import FedmapError
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap_lab.comparison.jobs import run_job
 from fedmap_lab.comparison.request import Request
 from fedmap_lab.comparison.results import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.data.table.site_dataset import Exclusion
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.comparison.request import Request, identity_of
 from fedmap_lab.comparison.results import Comparison, Job, JobResult, ScoreRecord
 from fedmap_lab.comparison.tables import in_words, size, write_tables

@@ -21,7 +21,7 @@ from fedmap.algorithm.pooling.statistics import Scaler
 from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.data.table.site_dataset import FeatureLayout, SiteDataset
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap_lab.federation.sites import Federation, Site
 from tests.lab.conftest import BINARY_PLAN
 

@@ -24,7 +24,7 @@ from fedmap.algorithm.settings import (
     TrainingSettings,
 )
 from fedmap.data.table.site_dataset import FeatureLayout, SiteDataset
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, Site
 from fedmap_lab.methods.fedmap import FedMap

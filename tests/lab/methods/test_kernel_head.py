@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from fedmap.algorithm.model.layers import Pass
 from fedmap.algorithm.model.likelihood import Outcome
 from fedmap.errors import ModelError
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.method import Run

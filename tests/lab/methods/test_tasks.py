@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmap.metrics import Metric
-from fedmap.study.plan import parse_plan
+from fedmap.study.plan.reading import parse_plan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.names import BASELINES

@@ -19,7 +19,7 @@ from fedmap.algorithm.prior.values import Prior
 from fedmap.algorithm.seeding import derive_seed
 from fedmap.algorithm.settings import FedmapSettings
 from fedmap.study.engine import Fits
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import Federation, load_federation
 from fedmap_lab.methods.ditto import Ditto

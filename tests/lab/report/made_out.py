@@ -14,8 +14,9 @@ from fedmap.algorithm.prior.aggregation import SiteParameters
 from fedmap.algorithm.prior.convex_network import ConvexNetwork
 from fedmap.algorithm.settings import PriorSettings
 from fedmap.study.models import model_of
-from fedmap.study.plan import StudyPlan, parse_plan
 from fedmap.study.plan.canonical import canonical_form
+from fedmap.study.plan.reading import parse_plan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap.study.tensors.parameter_files import encode_parameters, encode_psi
 from fedmap_lab.simulation.kept_models import ABOUT, About, KeptSite, write_models
 from tests.lab.conftest import BINARY_PLAN

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmap.errors import FedmapError
-from fedmap.study.plan import StudyPlan
+from fedmap.study.plan.study_plan import StudyPlan
 from fedmap_lab.federation.engines import VectorisedEngine
 from fedmap_lab.federation.sites import load_federation
 from fedmap_lab.methods.registry import METHODS
