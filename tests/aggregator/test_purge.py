@@ -20,6 +20,7 @@ from fedmap.files.durable import DurableWriter, FolderLock
 from fedmap.process.fault_points import VARIABLE
 from fedmap.trust.deletion import DeletionRecord, Trust, read_deletion
 from fedmap_aggregator.config import RetentionSection
+from fedmap_aggregator.upkeep.purge import StudyPurge
 from fedmap_aggregator.upkeep.retention import Retention
 from tests.aggregator import small_study as made
 from tests.aggregator.centre import OPERATOR, Centre, Site, centre_in, run_until, scripted
@@ -355,14 +356,14 @@ def test_a_study_that_cannot_be_deleted_does_not_keep_the_others(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(centre, name="a-first")
-    whole = centre.purge.purge
+    whole = StudyPurge.purge
 
-    def purge_of_most(name: str, with_bundles: bool, actor: str) -> DeletionRecord:
+    def purge_of_most(purge: StudyPurge, name: str, with_bundles: bool, actor: str) -> DeletionRecord:
         if name == "a-first":
             raise StorageError("the disk is broken", hint="mend it")
-        return whole(name, with_bundles, actor)
+        return whole(purge, name, with_bundles, actor)
 
-    monkeypatch.setattr(centre.purge, "purge", purge_of_most)
+    monkeypatch.setattr(StudyPurge, "purge", purge_of_most)
     centre.clock.now += 31 * DAY_MS
     retention(centre, days_after_end=30).run()
     assert certificate(centre).actor == "retention"

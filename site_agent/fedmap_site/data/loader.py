@@ -3,7 +3,7 @@
 Steps: (1) the policy allows the study, (2) the file is the one that the study was begun with, (3) it is
 loaded and checked against the plan, (4) it reaches the floors. A file that changes in mid-study is refused:
 rows that moved from test to training would make every score worthless. Scaling needs the federation's
-statistics and is the trainer's.
+statistics and is the site's step's.
 
 `check_data` asks whether a file would do for a plan: nothing is trained, sent or remembered. Its report is
 for the site itself: problems are counted exactly, so that they can be found and mended; sizes below the

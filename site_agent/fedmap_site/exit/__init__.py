@@ -2,5 +2,5 @@
 
 In: what a task gave.
 Out: checked, described, recorded, released items.
-May import: work and below.
+May import: data and below.
 """

@@ -1,4 +1,4 @@
-"""The three threshold rules, and what happens where a rule has no answer."""
+"""The four threshold rules, and what happens where a rule has no answer."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 In: arguments.
 Out: words, JSON, exit codes.
-May import: cli.output and below.
+May import: cli.options and below.
 """
