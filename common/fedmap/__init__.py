@@ -2,5 +2,5 @@
 
 In: tensors, plans, tables and files.
 Out: frozen values, scores, signed files.
-May import: libraries; its rooms have one order (tests/test_import_directions.py), imports go to lower rooms only.
+May import: libraries; of its rooms (the order is in tests/test_import_directions.py) the lower ones.
 """

@@ -131,6 +131,17 @@ def test_a_prior_is_fetched_from_any_offset(
         list(pair[0].chunks(values.FetchPriorRequest("offsets", "../../etc/passwd")))
 
 
+@pytest.mark.parametrize("data", [b"\xff\xff", b"\x12\x00" * 200_000], ids=["no message", "endless"])
+def test_a_request_that_cannot_be_read_is_refused_in_words(
+    centre: Running, pair: tuple[Client, Client], data: bytes
+) -> None:
+    path = wire.rpcs("FederationService")["NextTask"].path
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = centre.channel(pair[0].credentials).unary_unary(path)
+    with pytest.raises(grpc.RpcError) as caught:
+        call(data, timeout=SECONDS)
+    assert isinstance(typed_error(caught.value), RejectedError)
+
+
 # Certificates and tokens
 
 

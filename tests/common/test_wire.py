@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,17 @@ def test_bytes_that_are_no_message_are_refused_with_the_kind() -> None:
         wire.read(values.Task, b"\xff\xff")
     with pytest.raises(RejectedError, match="Task"):
         wire.read_json(values.Task, "{")
+
+
+def test_a_message_of_endlessly_many_parts_is_refused() -> None:
+    """Each would become a value of its own, in memory and time that the sender does not pay."""
+    with pytest.raises(RejectedError):
+        wire.read(values.NextTaskRequest, b"\x12\x00" * 200_000)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    value = values.FitAnswer(log_omega=np.float64(-0.5), epochs=int(np.int64(3)))
+    assert wire.read(values.FitAnswer, wire.write(value)) == values.FitAnswer(log_omega=-0.5, epochs=3)
 
 
 def test_an_enums_value_of_a_newer_version_reads_as_none_that_is_known() -> None:

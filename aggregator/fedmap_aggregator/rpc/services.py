@@ -87,37 +87,41 @@ def contract_services(table: Mapping[type, Serve], pace: PaceLimits) -> tuple[gr
 
 
 def _method(rpc: wire.Rpc, serve: Serve, pace: PaceLimits) -> grpc.RpcMethodHandler[Any, Any]:
+    """Requests are read in the call's own thread: gRPC has one thread to give them all out."""
     if rpc.takes_stream:
-        return grpc.stream_unary_rpc_method_handler(_paced(serve, pace), _PARTS[rpc.request], wire.write)
+        behaviour = _paced(serve, _PARTS[rpc.request], pace)
+        return grpc.stream_unary_rpc_method_handler(behaviour, None, wire.write)
     read: Callable[[bytes], Any] = wire.reader(rpc.request)
     if rpc.gives_stream:
-        return grpc.unary_stream_rpc_method_handler(_single(serve), read, serialise_chunk)
-    behaviour = _waiting(serve) if rpc.request is values.NextTaskRequest else _single(serve)
-    return grpc.unary_unary_rpc_method_handler(behaviour, read, wire.write)
+        return grpc.unary_stream_rpc_method_handler(_single(serve, read), None, serialise_chunk)
+    single = _waiting if rpc.request is values.NextTaskRequest else _single
+    return grpc.unary_unary_rpc_method_handler(single(serve, read), None, wire.write)
 
 
-def _single(serve: Serve) -> Callable[[Any, grpc.ServicerContext], Any]:
-    return lambda request, _: serve(current_caller(), request)
+def _single(serve: Serve, read: Callable[[bytes], Any]) -> Callable[[bytes, grpc.ServicerContext], Any]:
+    return lambda request, _: serve(current_caller(), read(request))
 
 
-def _waiting(serve: Serve) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _waiting(serve: Serve, read: Callable[[bytes], Any]) -> Callable[[bytes, grpc.ServicerContext], Any]:
     """For a call that waits: it ends when the caller hangs up."""
 
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
+    def call(request: bytes, context: grpc.ServicerContext) -> Any:
         poll = Poll()
         if not context.add_callback(poll.leave):  # the agent has hung up already
             poll.leave()
-        return serve(current_caller(), request, poll)
+        return serve(current_caller(), read(request), poll)
 
     return call
 
 
-def _paced(serve: Serve, pace: PaceLimits) -> Callable[[Iterator[Any], grpc.ServicerContext], Any]:
+def _paced(
+    serve: Serve, read: Callable[[bytes], Any], pace: PaceLimits
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
     """For uploads: one that is too slow is cut off."""
 
-    def call(parts: Iterator[Any], _: grpc.ServicerContext) -> Any:
+    def call(parts: Iterator[bytes], _: grpc.ServicerContext) -> Any:
         caller = current_caller()
         with PacedParts(parts, len, pace) as paced:
-            return serve(caller, paced)
+            return serve(caller, map(read, paced))
 
     return call

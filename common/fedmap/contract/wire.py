@@ -21,6 +21,8 @@ from fedmap.contract.v1 import bundles_pb2, drop_pb2, enrolment_pb2, federation_
 from fedmap.errors import RejectedError
 
 _FILES = (bundles_pb2, drop_pb2, enrolment_pb2, federation_pb2, operator_pb2)
+_MOST_REPEATED = 100_000
+"""Of one repeated field: more than any sound message has, and few enough to be read at once."""
 V = TypeVar("V")
 
 
@@ -132,7 +134,7 @@ def _message_of(value: object) -> Message:
     message = _message_type(kind.__name__)()
     for name, field in _described(kind.__name__):
         held = getattr(value, name)
-        if held is None or held == ():
+        if held is None or (field.is_repeated and not held):
             continue
         if field.is_repeated:
             into = getattr(message, name)
@@ -153,6 +155,8 @@ def _value_of(kind: type[V], message: Message) -> V:
         if field.has_presence and not message.HasField(name):
             continue
         found = getattr(message, name)
+        if field.is_repeated and len(found) > _MOST_REPEATED:
+            raise _unreadable(kind)
         if field.message_type is not None:
             inner = _value_type(field.message_type.name)
             found = (

@@ -69,10 +69,6 @@ class UploadPart:
     data: bytes = b""
     chunk: memoryview | None = None
 
-    def __len__(self) -> int:
-        """Bytes, for who watches the pace."""
-        return len(self.data if self.chunk is None else self.chunk)
-
 
 def read_chunk(data: bytes) -> memoryview:
     """The chunk of a FetchPriorResponse, where it lies. What a newer version adds is left to protobuf."""

@@ -1,8 +1,8 @@
 """The client app: a task in, an answer out, by the site agent's own stages.
 
-Door and exit checks are `fedmap_site`'s, the step is `fedmap.study`'s; what leaves is what would leave through its outbox, without
-the outbox. A task that cannot be done is answered with a code and a fixed sentence, and the reason is told on
-the node's own console: an exception would reach the server as text.
+Door and exit checks are `fedmap_site`'s, the step is `fedmap.study`'s; what leaves is what would leave
+through its outbox, without the outbox. A task that cannot be done is answered with a code and a fixed
+sentence, and the reason is told on the node's own console: an exception would reach the server as text.
 """
 
 from __future__ import annotations
