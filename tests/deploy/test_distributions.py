@@ -25,7 +25,7 @@ PACKAGES = {
 }
 OF_OTHERS = ("common", "aggregator", "site-agent", "lab", "integrations")
 """Names that public packages have, and our source roots too."""
-MOST_LINES_AT_A_SITE = 30_300
+MOST_LINES_AT_A_SITE = 28_800
 """Of Python that a hospital has to trust, without generated code. It only ever falls: 27,000 is the aim."""
 GENERATED = ("*_pb2*.py", "fedmap/contract/v1/values.py")
 
