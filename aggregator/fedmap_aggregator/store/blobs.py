@@ -24,7 +24,6 @@ from fedmap.files.durable import (
     sync_folder,
 )
 
-_PIECE = 1 << 20
 _QUARANTINE_BYTES = 4 << 30
 
 
@@ -83,14 +82,6 @@ class BlobStore:
             writer.write(data)
             writer.commit(self._place(digest))
         return digest
-
-    def put_file(self, path: Path) -> str:
-        """Keeps a copy of a file; returns its digest."""
-        with storage_errors(path), self.receive() as writer, path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                writer.write(piece)
-            writer.commit(self._place(writer.digest))
-            return writer.digest
 
     def draft(self) -> Path:
         """A fresh path for a library that writes files by itself; give it to `adopt` afterwards."""

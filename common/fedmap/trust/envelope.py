@@ -62,25 +62,19 @@ class Envelope:
         try:
             form = json.loads(data)
             canonical(form)  # JSON can hold half a character, which no text can
-            whole = self._is_whole(form, data)
+            match form:
+                case {"format": int(other)} if other != FORMAT:
+                    raise IncompatibleError(
+                        f"{self.name} is not of format {FORMAT}, the one that this software reads",
+                        hint="Update this software.",
+                    )
+                case {self.field: str(text), "signed": dict(signed)} if (
+                    self._file(text.encode(), signed) == data
+                ):
+                    return Opened(self, text.encode(), signed)
         except (ValueError, RecursionError):
             raise self.damaged("it cannot be read as JSON") from None
-        match form:
-            case {"format": int(other)} if other != FORMAT:
-                raise IncompatibleError(
-                    f"{self.name} is not of format {FORMAT}, the one that this software reads",
-                    hint="Update this software.",
-                )
-            case {self.field: str(text), "signed": dict(signed)} if whole:
-                return Opened(self, text.encode(), signed)
         raise self.damaged("it is not in its form")
-
-    def _is_whole(self, form: object, data: bytes) -> bool:
-        """Whether the file is spelt as it is written here."""
-        match form:
-            case {self.field: str(text), "signed": dict(signed)}:
-                return self._file(text.encode(), signed) == data
-        return False
 
     def damaged(self, reason: str) -> IntegrityError:
         return IntegrityError(f"{self.name} cannot be used: {reason}", hint=self.hint)

@@ -32,7 +32,6 @@ _CONFIG = (
     'Start the SuperNode with --node-config \'site="NAME" data="FILE" policy="FILE" state="FOLDER" '
     'terms="DIGEST"\'; docs/flower.md says what each is.'
 )
-_NO_POLICY = "Write a policy file; deploy/site_agent/policy.toml is one to start from."
 
 
 @dataclass(frozen=True)
